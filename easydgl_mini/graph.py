@@ -10,6 +10,7 @@ import contextvars
 import functools
 import os
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -32,7 +33,8 @@ class TemporalGraph:
     num_nodes : int
         Number of nodes, at least one.
     times : sequence of float, shape (E,), optional
-        When each edge appeared: finite and not negative, in any unit you like, but one unit.
+        When each edge appeared: finite and not negative, in any unit you like, but one unit. Kept as float64 unless
+        a tensor or array says otherwise.
     weights : sequence of float, shape (E,), optional
         Finite edge weights.
 
@@ -42,7 +44,7 @@ class TemporalGraph:
     >>> g.in_degrees()
     tensor([1, 0, 2, 0])
     >>> g.last_event(before=3.0)            # strictly before: the edge at 3.0 has not happened yet
-    tensor([2., 1., 1., 1.])
+    tensor([2., 1., 1., 1.], dtype=torch.float64)
     """
 
     def __init__(self, src, dst, num_nodes, times=None, weights=None):
@@ -513,9 +515,11 @@ def _node_ids(name, ids, num_nodes):
 
 
 def _edge_values(name, values, like):
+    if not torch.is_tensor(values):
+        values = np.asarray(values)  # a list becomes float64: float32 cannot tell apart two seconds of this century
     values = torch.as_tensor(values, device=like.device).detach()
     if not values.is_floating_point():
-        values = values.to(torch.get_default_dtype())
+        values = values.to(torch.float64)
     if values.shape != like.shape:
         raise ValueError(f"{name} must have one value per edge, shape ({len(like)},), got {tuple(values.shape)}")
     _refuse(name, values, ~torch.isfinite(values), "finite numbers")

@@ -238,6 +238,12 @@ def test_round_trip_through_dgl_keeps_edges_times_and_weights():
         em.TemporalGraph.from_dgl(hetero)
 
 
+def test_times_from_a_list_keep_their_seconds():
+    g = em.TemporalGraph([0, 1], [2, 2], 3, times=[1_700_000_000, 1_700_000_001])
+    assert g.times.diff().item() == 1.0 and g.times.dtype == torch.float64
+    assert em.TemporalGraph([0], [0], 1, times=torch.tensor([1.0])).times.dtype == torch.float32
+
+
 def test_the_graph_does_not_follow_later_changes_of_its_input():
     src, times = np.array([0, 1]), np.array([1.0, 2.0])
     g = em.TemporalGraph(src, [1, 0], 2, times=times)
