@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import torch
 
-UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 """Seconds in each named time unit."""
 
 
@@ -105,7 +105,7 @@ class EventLog:
         ----------
         max_len : int
             Number of columns T.
-        time_unit : float or {"second", "minute", "hour", "day", "week"}
+        time_unit : float or {"millisecond", "second", "minute", "hour", "day", "week"}
             Times are divided by this; the names are for logs in seconds.
 
         Returns
@@ -185,14 +185,12 @@ class Histories:
             yield self[rows]
 
 
-def time_scale(unit):
-    """A named unit in seconds, or a positive number as it is."""
-    if isinstance(unit, str):
-        if unit not in UNITS:
-            raise ValueError(f"time_unit must be a positive number or one of {', '.join(UNITS)}, got {unit!r}")
-        return UNITS[unit]
-    if not np.isfinite(unit) or unit <= 0:
-        raise ValueError(f"time_unit must be a positive number or one of {', '.join(UNITS)}, got {unit!r}")
+def time_scale(unit, name="time_unit"):
+    """A named unit ("hour" or "hours") in seconds, or a positive number as it is."""
+    if isinstance(unit, str) and unit.removesuffix("s") in UNITS:
+        return UNITS[unit.removesuffix("s")]
+    if isinstance(unit, str) or not np.isfinite(unit) or unit <= 0:
+        raise ValueError(f"{name} must be a positive number or one of {', '.join(UNITS)}, got {unit!r}")
     return float(unit)
 
 
