@@ -104,6 +104,17 @@ def test_a_hidden_item_cannot_be_read_from_its_own_position_or_any_other():
     assert not torch.equal(a[0], encoder(item, time, elapsed, mask, None, calendar)[0])
 
 
+def test_a_hidden_position_has_an_event_type_of_its_own():
+    encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
+    hidden = torch.tensor([[False, False, True, False], [False, False, False, True]])
+    run = lambda: encoder(item, time, elapsed, mask, hidden, draw(2, 4, CALENDAR_DIM))[0]  # noqa: E731
+    before = run()
+    with torch.no_grad():
+        encoder.layers[-1].types[:, -1] += 1.0  # the last one: the hidden type
+    moved = (run() - before).abs().sum(-1) > 1e-9
+    assert torch.equal(moved & mask, hidden)
+
+
 def test_causal_link_encoder_does_not_see_the_future():
     encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
     h, lam, _ = encoder(item, time, elapsed, mask, causal=True)
