@@ -104,6 +104,22 @@ def test_a_hidden_item_cannot_be_read_from_its_own_position_or_any_other():
     assert not torch.equal(a[0], encoder(item, time, elapsed, mask, None, calendar)[0])
 
 
+def test_times_enter_by_their_encoding():
+    """One layer, written out: item + cluster + encoding of time, then AIA and the feed-forward map."""
+    encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
+    h = encoder(item, time, elapsed, mask)[0][mask]
+    moved = encoder(item, time + torch.pi, elapsed, mask)[0][mask]
+    assert (moved - h).abs().amin(0).max() > 1e-3
+    x = encoder.items(item.clamp_min(0)) + encoder.clusters(encoder.item_clusters[item.clamp_min(0)])
+    x = x + time_encoding(time, 8)
+    first = encoder.layers[0](x[1:], elapsed[1:], encoder.item_clusters[item[1:]], mask[1:])[0]
+    with torch.no_grad():
+        encoder.layers, encoder.mixers = encoder.layers[:1], encoder.mixers[:1]
+        y = encoder.norms[0](x[1:] + first)
+        expected = encoder.norms[1](y + encoder.mixers[0](y))
+        torch.testing.assert_close(encoder(item, time, elapsed, mask)[0][1:], expected)
+
+
 def test_a_hidden_position_has_an_event_type_of_its_own():
     encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
     hidden = torch.tensor([[False, False, True, False], [False, False, False, True]])
