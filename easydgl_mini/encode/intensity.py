@@ -7,7 +7,7 @@ from torch import nn
 
 
 def softplus(x, phi):
-    r"""The paper's eq:splus, :math:`f(x) = \varphi \log(1 + \exp(x / \varphi))`, for any :math:`\varphi > 0`.
+    r"""The paper's eq:splus, :math:`f(x) = \phi \log(1 + \exp(x / \phi))`, for any :math:`\phi > 0`.
 
     Never overflows, and never returns zero: far to the left it stays at the smallest positive number of the dtype.
 
@@ -25,10 +25,10 @@ class Intensity(nn.Module):
     .. math::
         \mathbf g_k &= \sigma\big(\mathbf W^G_k \mathbf s + \mathbf b^G_k\, \Delta\big)
             && \text{endogenous, and exogenous: the paper's eqn:att\_g} \\
-        \lambda^*_k &= \varphi_k \log\Big(1 + \exp\big((\mathbf w_k^\top \mathbf g_k + \mu_k) / \varphi_k\big)\Big)
+        \lambda^*_k &= \phi_k \log\Big(1 + \exp\big((\mathbf w_k^\top \mathbf g_k + \mu_k) / \phi_k\big)\Big)
             && \text{eqn:att\_l and eq:splus}
 
-    with :math:`\sigma` the logistic function and :math:`\varphi_k = \exp(\cdot) > 0`. A fresh module gives rates near
+    with :math:`\sigma` the logistic function and :math:`\phi_k = \exp(\cdot) > 0`. A fresh module gives rates near
     one per unit of time, so a fresh modulated attention is close to a plain one. :math:`\mathbf b^G` starts away from
     zero: at zero the layer would be blind to time in its first step.
 
