@@ -4,15 +4,19 @@ import argparse
 import dataclasses
 import os
 import platform
+import re
 import sys
+import warnings
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy.sparse
 import torch
 
-from . import __version__, graph, simulate
+from . import __version__, graph, interpret, simulate
+from .interpret.report import METRICS
 
 NEEDED = ("numpy", "scipy", "pandas", "matplotlib", "torch")
 OPTIONAL = {
@@ -25,6 +29,21 @@ OPTIONAL = {
 }
 WORLDS = ("bazaar", "ledger", "freeway")
 SCALES = ("tiny", "small", "full")
+LOOK = 2**24  # numbers checked at a time
+YES_NO = {True: "yes", False: "no"}
+LENS_EXAMPLE = """example:
+  easydgl-mini lens --graph g.npz --predictions a.npy --donor b.npy --truth t.npy --band :50 --band 500:
+
+made-up files to try it on:
+python -c '
+import numpy as np, scipy.sparse
+rng = np.random.default_rng(0)
+links = rng.random((600, 600)) < 0.01
+scipy.sparse.save_npz("g.npz", scipy.sparse.csr_array((links | links.T).astype(float)))
+np.save("a.npy", rng.random((40, 600)))
+np.save("b.npy", rng.random((40, 600)))
+np.save("t.npy", rng.integers(600, size=40))'
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -123,6 +142,183 @@ def write_world(arguments):
     print(f"Simulated, not observed: {arguments.world} at scale {arguments.scale}, seed {arguments.seed}.")
 
 
+# ------------------------------------------------------------------------------------------------ lens
+
+
+def read(option, path, kinds, ndim, sparse=False):
+    """The array in a .npy file or, where ``sparse``, the SciPy matrix in a .npz file. Pickles are refused."""
+    path, wanted = Path(path), "a SciPy sparse .npz or a .npy array" if sparse else "a .npy array"
+    if not path.is_file():
+        raise ValueError(f"{option} {path}: no such file")
+    try:
+        if sparse and path.suffix == ".npz":
+            got = scipy.sparse.load_npz(path)
+            if hasattr(got, "check_format"):
+                got.check_format(full_check=True)  # before anything follows its indices
+            got = got if got.ndim != 2 else scipy.sparse.csr_array(got)
+        else:
+            got = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a foreign file can break the readers in many ways
+        raise ValueError(f"{option} {path}: expected {wanted}; {error}") from error
+    if not isinstance(got, np.ndarray) and not scipy.sparse.issparse(got):
+        raise ValueError(f"{option} {path}: expected {wanted}")
+    if got.dtype.kind not in kinds or got.ndim != ndim:
+        numbers = "integers" if kinds == "iu" else "numbers"
+        raise ValueError(f"{option} {path}: got {got.dtype} of shape {got.shape}, expected {numbers} in {ndim}-D")
+    return got
+
+
+def refuse(where, array, bad, wanted, start=0):
+    """Raise at the first entry that is ``bad``; ``array`` begins at row ``start`` of what ``where`` names."""
+    if bad.any():
+        first = tuple(np.argwhere(bad)[0].tolist())
+        raise ValueError(f"{where}: entry {[first[0] + start, *first[1:]]} is {array[first]}, expected {wanted}")
+
+
+def read_scores(option, path, shape):
+    """A model's scores, left on disk if they are float32 or float64, after one look at every number."""
+    where, scores = f"{option} {path}", read(option, path, "biuf", 2)
+    if scores.shape != shape:
+        wanted = f"{shape}: users in --truth, nodes in --graph"
+        raise ValueError(f"{where}: got shape {scores.shape}, expected {wanted}")
+    scores = scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+    step = max(1, LOOK // shape[1])
+    for i in range(0, shape[0], step):
+        part = scores[i : i + step]
+        refuse(where, part, ~np.isfinite(part), "finite numbers (leave items out with --exclude)", i)
+    return scores
+
+
+def read_exclude(path, shape):
+    """Items that don't compete: a mask (bool or sparse), or ids padded with -1."""
+    where, array = f"--exclude {path}", read("--exclude", path, "biuf", 2, sparse=True)
+    if scipy.sparse.issparse(array) or array.dtype == bool:
+        if array.shape != shape:
+            raise ValueError(f"{where}: got a mask of shape {array.shape}, expected {shape}")
+        return array
+    if array.dtype.kind == "f" or len(array) != shape[0]:
+        raise ValueError(f"{where}: got {array.dtype} of shape {array.shape}, expected a bool mask {shape} or item ids "
+                         f"({shape[0]}, m)")  # fmt: skip
+    if array.shape == shape and shape[1] > 2 and np.isin(array, (0, 1)).all():
+        raise ValueError(f"{where}: integers 0 and 1 of shape {shape} look like a mask; save it as bool")
+    array = array.astype(np.int64)
+    refuse(where, array, (array < -1) | (array >= shape[1]), f"an item in 0 … {shape[1] - 1}, or -1")
+    return array
+
+
+def read_models(arguments, shape):
+    """Scores by model name, and the names of the donors."""
+    found, donors = {}, [named(text)[0] for text in arguments.donor]
+    for option, texts in (("--predictions", arguments.predictions), ("--donor", arguments.donor)):
+        for name, path in map(named, texts):
+            known = found.setdefault(name, (option, path))[1]
+            if known != path:
+                raise ValueError(f"two files are called {name!r}, {known} and {path}; name them, as in other={path}")
+    if donors and len(found) == 1:
+        raise ValueError(f"--donor {arguments.donor[0]} is the only model: there is none to transplant into")
+    return {name: read_scores(*source, shape) for name, source in found.items()}, donors
+
+
+def named(text):
+    """NAME=FILE, or FILE, which is then called by its stem."""
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and name and not Path(text).exists() else (Path(text).stem, text)
+
+
+def check_bands(bands, size):
+    """Refuse a band without frequencies."""
+    for start, stop in bands:
+        if not range(size)[start:stop]:
+            name = f"{'' if start is None else start}:{'' if stop is None else stop}"
+            raise ValueError(f"--band {name} is empty: the spectrum has {size} frequencies (see --rank)")
+
+
+def check_out(out):
+    """Refuse, before any work is done, a page that could not be written."""
+    if out.suffix != ".html":
+        raise ValueError(f"--out {out}: expected a name that ends in .html")
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: expected a file in a folder that exists and can be written to")
+
+
+def write_whole(path, text):
+    """Write a file that is there either whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def look(arguments):
+    """The spectrum and the report that ``lens`` asks for."""
+    truth = read("--truth", arguments.truth, "iu", 1).astype(np.int64)
+    if not len(truth):
+        raise ValueError(f"--truth {arguments.truth}: expected at least one user")
+    A = read("--graph", arguments.graph, "biuf", 2, sparse=True)
+    shape = (len(truth), A.shape[0])
+    refuse(f"--truth {arguments.truth}", truth, (truth < 0) | (truth >= shape[1]), f"a node in 0 … {shape[1] - 1}")
+    reach = max(abs(place or 0) for band in arguments.band for place in band)
+    rank = min(max(200, 2 * reach), shape[1]) if arguments.rank is None else arguments.rank
+    check_bands(arguments.band, min(rank, shape[1]))
+    exclude = None if arguments.exclude is None else read_exclude(arguments.exclude, shape)
+    try:
+        L = interpret.laplacian(A)
+    except ValueError as error:
+        raise ValueError(f"--graph {arguments.graph}: {error}") from error
+    predictions, donors = read_models(arguments, shape)
+    spectrum = interpret.decompose(L, rank, arguments.which, arguments.method, seed=arguments.seed)
+    check_bands(arguments.band, len(spectrum))
+    bands = [interpret.band(spectrum, start, stop) for start, stop in arguments.band]
+    settings = {"donors": donors, "complement": arguments.complement, "seed": arguments.seed}
+    return spectrum, interpret.report(
+        predictions, truth, spectrum, bands, exclude, arguments.metric or METRICS, **settings
+    )
+
+
+def lens(arguments):
+    """Print what each model's ranking loses or gains with every band, and write the page."""
+    out = Path(arguments.out)
+    check_out(out)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # torch only reads it
+        spectrum, table = look(arguments)
+        page = table.to_html()
+    rows = pd.DataFrame(table).assign(donor=table["donor"].replace("", "-"), control=table["control"].map(YES_NO))
+    rows = rows.sort_values("metric", key=lambda names: pd.factorize(names)[0], kind="stable")
+    columns = ["metric", "model", "donor", "band", "control", "before", "after", "change", "low", "high"]
+    signed = dict.fromkeys(("change", "low", "high"), "{:+.4f}".format)
+    print(rows[columns].to_string(index=False, float_format="{:.4f}".format, formatters=signed))
+    users, (items, count), worst = table["users"].iloc[0], spectrum.vectors.shape, spectrum.residuals.max()
+    ends = f"{abs(spectrum.values[0]):.4f} to {spectrum.values[-1]:.4f}"
+    print(f"\n{users:,} users, {items:,} items, {count:,} frequencies from {ends}, largest residual {worst:.1e}")
+    write_whole(out, page)
+    print(f"{out}: the table and a figure")
+    for note in dict.fromkeys(str(warning.message) for warning in notes):
+        print(f"easydgl-mini lens: note: {note}", file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+def place(text):
+    """Positions as in a slice: START:STOP, either may be left out."""
+    match = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected START:STOP as in a slice, such as :50, 500: or 10:20")
+    return tuple(None if end is None else int(end) for end in match.groups())
+
+
+def metric(text):
+    """HR@k or N@k."""
+    if not re.fullmatch(r"(HR|N)@[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected HR@k or N@k, such as HR@10")
+    return text
+
+
 def natural(text):
     """A whole number that is not negative."""
     value = int(text)
@@ -151,6 +347,32 @@ def parser():
     sub.add_argument("--seed", type=natural, default=0, help="same seed, same world (default 0)")
     sub.add_argument("--out", required=True, metavar="DIR", help="a new folder for the files")
     sub.set_defaults(run=write_world)
+
+    text = "remove bands of frequencies from models' scores, or transplant them, and see how the ranking changes"
+    sub = commands.add_parser("lens", help=text, description=text, epilog=LENS_EXAMPLE, **raw)
+    sub.add_argument("--graph", required=True, metavar="FILE", help="symmetric adjacency of the items: .npz or .npy")
+    files = {"action": "append", "metavar": "[NAME=]FILE"}
+    sub.add_argument("--predictions", required=True, **files, help="scores (users, items), .npy; may be repeated")
+    sub.add_argument("--donor", default=[], **files, help="a model whose bands go into the others; may be repeated")
+    sub.add_argument("--truth", required=True, metavar="FILE", help="the held-out item of each user (users,), .npy")
+    text = "items that don't compete: a mask (users, items), .npz or bool .npy, or ids (users, m) padded with -1, .npy"
+    sub.add_argument("--exclude", metavar="FILE", help=text)
+    text = "positions in the spectrum, lowest first, as in a slice; may be repeated (negative ones: --band=-50:)"
+    sub.add_argument("--band", required=True, action="append", type=place, metavar="START:STOP", help=text)
+    text = "frequencies to compute (default 200, or twice the largest position in a band if that is more)"
+    sub.add_argument("--rank", type=natural, metavar="R", help=text)
+    text = "end of the spectrum to compute: low (default), high or both"
+    sub.add_argument("--which", choices=("low", "high", "both"), default="low", help=text)
+    text = "krylov (default), nystrom or exact"
+    sub.add_argument("--method", choices=("krylov", "nystrom", "exact"), default="krylov", help=text)
+    text = "count what the R frequencies don't span as part of each band"
+    sub.add_argument("--complement", action="store_true", help=text)
+    text = f"HR@k or N@k; may be repeated (default {' '.join(METRICS)})"
+    sub.add_argument("--metric", action="append", type=metric, metavar="M", help=text)
+    sub.add_argument("--seed", type=natural, default=0, help="of decomposition, controls and intervals (default 0)")
+    text = "page to write, replacing an older one (default report.html)"
+    sub.add_argument("--out", default="report.html", metavar="FILE.html", help=text)
+    sub.set_defaults(run=lens)
     return top
 
 
