@@ -109,9 +109,9 @@ def decompose(
 
     Notes
     -----
-    Memory of ``krylov`` is two blocks of ``rank + oversampling`` columns plus work space: about 3 N rank floats when it
-    filters in float32 and 5 N rank in float64, whatever N. No N × N matrix is formed unless the block would be as wide
-    as the graph.
+    ``krylov`` keeps two blocks of ``rank + oversampling`` columns, in float32 or float64, and work space of 64 columns
+    per thread (four threads at most, two in float64): not more than 6 N rank floats from a rank of 100 upwards. No
+    N × N matrix is formed, unless the block would be as wide as the graph. ``nystrom`` keeps N × s.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def _nystrom(L, rank, sign, oversampling, num_columns, power, probabilities, rng
     :math:`\tilde U = C A^{-1/2} U_W \Sigma_W^{-1/2}` has :math:`\tilde U^\top\tilde U = I` in exact arithmetic, because
     :math:`U_W` diagonalises :math:`Q^\top W Q`. In floating point a direction with a small eigenvalue of A or of Z is
     divided by its root and its rounding error grows by as much; so eigenvalues below 1e-10 of the largest are dropped
-    (that is the pseudo-inverse), and what is left, orthonormal to about 1e-6, is replaced by the nearest orthonormal
+    (that is the pseudo-inverse), and what is left, orthonormal to 1e-6 at worst, is replaced by the nearest orthonormal
     basis.
     """
     n = L.shape[0]

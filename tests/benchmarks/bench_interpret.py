@@ -86,6 +86,7 @@ def residual(L, values, vectors):
 
 
 def sparse(size, method):
+    import numpy as np
     import scipy.sparse as sp
     from scipy.sparse.linalg import eigsh
 
@@ -96,7 +97,7 @@ def sparse(size, method):
         found, seconds = measure(lambda: decompose(L, size["rank"], tol=TOLERANCE))
         return {"seconds": seconds, "residual": found.residuals.max(), "orthogonality": found.orthogonality}
     if method == "eigsh":
-        flipped = sp.csr_array(2 * sp.eye_array(L.shape[0]) - L)
+        flipped = sp.csr_array(sp.diags_array(np.full(L.shape[0], 2.0)) - L)
         (values, vectors), seconds = measure(
             lambda: eigsh(
                 flipped, size["rank"], which="LA", tol=TOLERANCE / 2, v0=flipped[:, [0]].toarray().ravel() + 1
