@@ -3,6 +3,8 @@
 Links: two attention-intensity-attention (AIA) layers on a user's history. Nodes: two GATConv, then one AIA. Traffic:
 two SAGEConv, then one AIA. The task heads, losses and masking belong to Part 3; each encoder takes a ``query`` or
 ``hidden`` argument through which masking speaks to it (chapter *Modulated attention*).
+
+Under autocast only the linear maps run in the lower precision; attention and rates keep the parameters' own.
 """
 
 import torch
@@ -42,7 +44,7 @@ class GATConv(nn.Module):
     def forward(self, graph, feat):
         """Features (N, in_feats) -> (N, out_feats)."""
         graph = as_graph(graph)
-        z = self.fc(feat).reshape(len(feat), self.num_heads, -1)  # (N, H, d)
+        z = _full(self.fc(feat)).reshape(len(feat), self.num_heads, -1)  # (N, H, d)
         weights = edge_softmax(graph, attention_scores("gat", z, z, self.a, graph, self.negative_slope))
         return aggregate(graph, z, weights).reshape(len(feat), -1) + self.bias
 
@@ -65,9 +67,15 @@ class SAGEConv(nn.Module):
     def forward(self, graph, feat):
         """Features (N, in_feats) -> (N, out_feats)."""
         graph = as_graph(graph)
+        feat = _full(feat)
         weights = None if graph.weights is None else graph.weights.to(feat.dtype)
         degree = graph.in_degrees().clamp_min(1).to(feat.dtype).unsqueeze(-1)
         return self.fc_self(feat) + self.fc_neigh(aggregate(graph, feat, weights) / degree)
+
+
+def _full(x):
+    """What autocast made smaller, as float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class LinkEncoder(nn.Module):
@@ -141,7 +149,8 @@ class LinkEncoder(nn.Module):
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
         for n, (layer, mixer) in enumerate(zip(self.layers, self.mixers, strict=True)):
             at = last_elapsed if last_elapsed is not None and n == len(self.layers) - 1 else elapsed
-            out, lam, state = layer(x, at, clusters, told, calendar=calendar, causal=causal, return_state=True)
+            with torch.autocast(x.device.type, enabled=False):
+                out, lam, state = layer(x, at, clusters, told, calendar=calendar, causal=causal, return_state=True)
             x = self.norms[2 * n](x + self.dropout(out))
             x = self.norms[2 * n + 1](x + self.dropout(mixer(x)))
         return x, lam, state
@@ -159,7 +168,30 @@ class _GraphEncoder(nn.Module):
         self.aia = AIAConv(dim, dim, num_heads, num_clusters, dropout=dropout, **layer)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, graph, feat, elapsed, clusters, at=None, query=None, calendar=None):
+    def embed(self, graph, feat):
+        """The plain layers: features (N, in_feats) -> (N, dim)."""
+        for layer in self.layers:
+            feat = self.dropout(F.relu(layer(graph, feat)))
+        return _full(feat)
+
+    def ask(self, x, at):
+        """Queries (N, dim) of nodes with embeddings ``x`` about the time ``at``."""
+        at = torch.as_tensor(at, dtype=torch.float64, device=x.device).expand(len(x))
+        return x + time_encoding(at, x.shape[-1]).to(x.dtype)
+
+    def forward(
+        self,
+        graph,
+        feat,
+        elapsed,
+        clusters,
+        at=None,
+        query=None,
+        calendar=None,
+        asks=None,
+        plain=None,
+        return_state=False,
+    ):
         """Embed every node.
 
         Parameters
@@ -172,22 +204,31 @@ class _GraphEncoder(nn.Module):
             The time asked about; its encoding is added to the queries.
         query : tensor, shape (N, dim), optional
             What the AIA layer's queries are made of instead of its input; the residual path still carries the input.
+        asks : bool tensor, shape (N,), optional
+            Which nodes ask with ``query``, the others with the layer's input; by default all.
+        plain : TemporalGraph or DGLGraph, optional
+            Another graph for the plain layers, such as one with self-loops.
 
         Returns
         -------
         h : tensor, shape (N, dim)
         lam : tensor, shape (N, heads, K)
+        x : tensor, shape (N, dim), only with ``return_state``
+            What came out of the plain layers.
+        s : tensor, shape (N, heads, head width), only with ``return_state``
+            ``encoder.aia.intensity(s, dt)`` is λ at any other elapsed time.
         """
         graph = as_graph(graph)
-        x = feat
-        for layer in self.layers:
-            x = self.dropout(F.relu(layer(graph, x)))
+        x = self.embed(graph if plain is None else as_graph(plain), feat)
         ask = x if query is None else query
+        if query is not None and asks is not None:
+            ask = torch.where(asks.unsqueeze(-1), query.to(x.dtype), x)
         if at is not None:
-            at = torch.as_tensor(at, dtype=torch.float64, device=x.device).expand(len(x))
-            ask = ask + time_encoding(at, x.shape[-1]).to(x.dtype)
-        out, lam = self.aia(graph, x, elapsed, clusters, query=ask, calendar=calendar)
-        return F.relu(x + out), lam
+            ask = self.ask(ask, at)
+        with torch.autocast(x.device.type, enabled=False):
+            out, lam, s = self.aia(graph, x, elapsed, clusters, query=ask, calendar=calendar, return_state=True)
+        h = F.relu(x + out)
+        return (h, lam, x, s) if return_state else (h, lam)
 
 
 class NodeEncoder(_GraphEncoder):
