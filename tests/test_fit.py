@@ -114,6 +114,18 @@ def test_same_seed_same_weights_and_nothing_else_is_touched():
     assert same(first, trained()[1]) and not same(first, trained(seed=1)[1])
 
 
+def test_every_epoch_sees_every_sample_once_in_an_order_of_its_own():
+    class Watch(Task):
+        def loss(self, model, train, ids, seed, epoch):
+            seen.setdefault(epoch, []).extend(ids.tolist())
+            return super().loss(model, train, ids, seed, epoch)
+
+    seen = {}
+    trained(Watch(), epochs=3)
+    assert all(sorted(order) == list(range(50)) for order in seen.values())
+    assert seen[0] != seen[1] != seen[2] != list(range(50))
+
+
 def test_the_best_weights_are_restored_and_patience_stops():
     class Rising(Task):
         values = iter([5.0, 3.0, 4.0, 3.0, 9.0, 1.0])
@@ -187,7 +199,8 @@ def test_nan_names_the_batch_the_epoch_and_the_last_good_checkpoint(tmp_path):
     with pytest.raises(FloatingPointError) as error:
         trained(Task(spoil=(2, 17)), checkpoint=tmp_path)
     text = str(error.value)
-    assert "epoch 3" in text and "of 7" in text and str(tmp_path / CHECKPOINT) in text and "after epoch 2" in text
+    for part in ("the loss is nan in epoch 3", "of 7", str(tmp_path / CHECKPOINT), "after epoch 2"):
+        assert part in text
     state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
     assert state["epoch"] == 2 and all(torch.isfinite(x).all() for x in state["model"].values())
     assert same(trained()[1], trained(checkpoint=tmp_path, resume=True)[1])  # mended, it goes on as if nothing was

@@ -161,6 +161,9 @@ def test_bootstrap_is_seeded_and_close_to_normal(world):
     spread = normal.high - normal.low
     assert abs((a.high - a.low) - spread).max() < 0.25 * spread.max()
     assert ((a.low <= a.change) & (a.change <= a.high)).all()
+    many, smooth = report(**world, seed=5, donors=(), draws=4000), normal["metric"] == "N@20"
+    for end in ("low", "high"):
+        assert abs(((many[end] - normal[end]) / spread)[smooth].mean()) < 0.03
     narrow = report(**world, donors=(), level=0.5, seed=5)
     assert ((narrow.high - narrow.low) <= (a.high - a.low)).all()
     assert (narrow.high - narrow.low).sum() < 0.6 * (a.high - a.low).sum()

@@ -184,6 +184,35 @@ def test_time_matters_and_a_prediction_belongs_to_its_user(link, bazaar):
     torch.testing.assert_close(link.predict(int(users[0]), at=2000.0), everyone[2])
 
 
+def test_asking_is_hiding_the_last_event(link):
+    """What is appended at inference is what was hidden in training: same item (none), time, gap and calendar."""
+    items, times = np.array([3, 50, 7, 120]), np.array([1.0, 4.0, 6.0, 30.0])
+    rows = em.EventLog(np.zeros(4, dtype=int), items, times, num_items=400).histories(4)
+    hidden = torch.tensor([[False, False, False, True]])
+    with torch.no_grad():
+        h, _, _ = link._encode(link.model_, rows, hidden, "cpu")
+    expected = link.model_.scores(h[0, -1])
+    torch.testing.assert_close(link.predict((items[:3], times[:3]), at=30.0), expected.detach())
+
+
+def test_the_calendar_reads_the_logs_own_clock(bazaar, monkeypatch):
+    import sys
+
+    seen = []
+    module = sys.modules["easydgl_mini.train.link"]
+    monkeypatch.setattr(module, "calendar_features", lambda t, *_: seen.append(t) or torch.zeros(*t.shape, 8))
+    model = LinkPredictor(dim=8, num_clusters=1, epochs=1, time_unit=24.0, calendar="hours").fit(bazaar.events)
+    seen.clear()
+    model.predict(([1, 2], [48.0, 60.0]), at=72.0)
+    assert seen[0][0, -3:].tolist() == [48.0, 60.0, 72.0]
+
+
+def test_few_users_leave_no_validation(link):
+    log = em.EventLog([0, 0, 1, 1], [0, 1, 1, 0], [0.0, 1.0, 0.0, 2.0])
+    result = LinkPredictor(dim=8, num_clusters=1, epochs=3).fit(log).result_
+    assert len(result.history) == 3 and result.best_metric is None and result.best_epoch == 3
+
+
 def test_score_is_what_predict_says(link, bazaar):
     log = bazaar.events.split_users((9, 1), 1)[1]
     scores, by_hand = link.score(log), []
@@ -419,6 +448,54 @@ def test_congestion_and_normalisation_by_hand():
     assert onset[:, 0].tolist() == [False, True, False, False, False, False, False, True] and not onset[:, 1].any()
     assert latest[:, 0].tolist() == [0, 5, 5, 5, 5, 5, 5, 35]
     assert scaled[:4, 0].tolist() == pytest.approx([0, -2, -1.9, 0]) and valid[3].tolist() == [False, True]
+
+
+def test_road_tpple_by_hand():
+    """Roads 0 → 1 ← 2. Congestion starts on 0 and 2 one step from now: two marks for road 1, none for the others."""
+    model = TrafficForecaster(num_clusters=3, num_heads=2, dim=4, both_ways=False)
+    net = model._build(num_nodes=3, num_edges=2, minutes=5.0)
+    net.src.copy_(torch.tensor([0, 2]))
+    net.dst.copy_(torch.tensor([1, 1]))
+    net.clusters.copy_(torch.tensor([2, 0, 1]))
+    onset = torch.tensor([[False, False, False], [True, True, True]])
+    part = SimpleNamespace(onset=onset, times=torch.tensor([60.0, 90.0]))
+    state, last = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([[0.0, 0.25, 0.5]])
+    with torch.no_grad():
+        ours = net.tpple(part, torch.tensor([0]), state, last, torch.zeros(1, 3, dtype=torch.bool))
+        gap = 1.5 - 0.25  # hours
+        left, right = (net.encoder.aia.intensity(state, torch.full((3,), dt)).mean(1)[1] for dt in (0.0, gap))
+        by_hand = right[2].log() + right[1].log() - gap / 2 * (left + right).sum()
+        masked = net.tpple(part, torch.tensor([0]), state, last, torch.tensor([[False, True, False]]))
+    assert ours.item() == pytest.approx(by_hand.item() / 3, abs=1e-6) and masked == 0
+
+
+def test_a_roads_clock_runs_from_its_neighbours_congestion(road, monkeypatch):
+    """Elapsed time is counted from the latest onset on a road that is heard, edge times are that onset's."""
+    net, seen = road.model_, {}
+    real = net.encoder.forward
+
+    def spy(graph, feat, elapsed, *rest, **more):
+        seen.update(graph=graph, elapsed=elapsed)
+        return real(graph, feat, elapsed, *rest, **more)
+
+    monkeypatch.setattr(net.encoder, "forward", spy)
+    latest = torch.rand(5, 24, generator=torch.Generator().manual_seed(0)) * 600
+    part = SimpleNamespace(
+        scaled=torch.zeros(5, 24),
+        valid=torch.ones(5, 24, dtype=torch.bool),
+        latest=latest,
+        times=600 + 5.0 * torch.arange(5, dtype=torch.float64),
+    )
+    with torch.no_grad():
+        net(part, torch.tensor([1, 4]), torch.tensor([620.0, 650.0], dtype=torch.float64))
+    for copy, (row, at) in enumerate(((1, 620.0), (4, 650.0))):
+        for u in range(24):
+            heard = [int(i) for i, v in zip(net.src, net.dst, strict=True) if v == u]
+            since = at - max(latest[row, i].item() for i in heard)
+            assert seen["elapsed"][24 * copy + u].item() == pytest.approx(since / 60, abs=1e-4)
+    edge = len(net.src) + 3  # in the second copy
+    assert seen["graph"].times[edge].item() == pytest.approx(latest[4, net.src[3]].item() / 60, abs=1e-5)
+    assert (int(seen["graph"].src[edge]), int(seen["graph"].dst[edge])) == (24 + net.src[3], 24 + net.dst[3])
 
 
 def test_windows_never_cross_a_border(freeway):

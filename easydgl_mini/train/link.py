@@ -89,9 +89,14 @@ class LinkPredictor(Estimator):
         **run
             ``checkpoint``, ``resume``, ``progress``, ``log``: see :class:`FitConfig`.
         """
-        train, valid = data.split_users((9, 1), self.seed) if valid is None else (data, valid)
-        clusters = item_clusters(train, self.num_clusters, self.seed) if self.item_clusters is None else None
-        clusters = torch.as_tensor(self.item_clusters if clusters is None else clusters)
+        train = data
+        if valid is None:
+            train, valid = data.split_users((9, 1), self.seed)
+            valid = valid if len(valid.hold_out_last()[1]) else None  # too few users: the last epoch is kept
+        clusters = (
+            item_clusters(train, self.num_clusters, self.seed) if self.item_clusters is None else self.item_clusters
+        )
+        clusters = torch.as_tensor(clusters)
         if clusters.shape != (data.num_items,):
             raise ValueError(f"item_clusters must have shape ({data.num_items},), got {tuple(clusters.shape)}")
         if len(train.hold_out_last()[1]) == 0:
@@ -102,8 +107,7 @@ class LinkPredictor(Estimator):
         model.bias.data.copy_(torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())))
         last = data.select(data.offsets[data.user + 1] - np.arange(len(data)) <= self.max_len)
         self.extra_ = {name: torch.from_numpy(getattr(last, name).copy()) for name in ("user", "item", "time")}
-        self._train(_LinkTask(self), (windows(train, self.max_len, self.time_unit), valid), run)
-        return self
+        return self._train(_LinkTask(self), (windows(train, self.max_len, self.time_unit), valid), run)
 
     def predict(self, history, at):
         """Scores of all items at a time; higher is likelier, ``softmax`` makes them probabilities.
