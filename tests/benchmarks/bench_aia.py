@@ -167,7 +167,7 @@ def bench_linear(rounds):
 def main():
     benches = {"attention": bench_attention, "conv": bench_conv, "linear": bench_linear}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", nargs="*", choices=[*benches, []], default=list(benches))
+    parser.add_argument("which", nargs="*", choices=[*benches, []], default=[])
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
     for name in args.which or benches:
