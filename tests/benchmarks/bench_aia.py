@@ -7,7 +7,7 @@
     Targets: at most 0.5x the time and 0.65x the memory of the transcription, at most 5x MultiheadAttention's time.
 ``conv``: AIAConv at 200,000 nodes, 2 million edges, width 64, 8 heads, 8 clusters, against dgl.nn.GATConv.
     Targets: at most 2.5x with score="gat", 3x with "sa".
-``linear``: AIAConv from 0.25 to 4 million edges: the exponent of the growth of its time with the number of edges.
+``linear``: AIAConv at 200,000 nodes, from 0.25 to 4 million edges: a straight line through its times.
 
 Runs are interleaved, and seconds are the processor's; a ratio is the median over rounds of ratios inside one round.
 Memory is the growth of a process's high-water mark, each measured in a process of its own.
@@ -156,12 +156,14 @@ def bench_conv(rounds):
 
 def bench_linear(rounds):
     sizes = [250_000, 500_000, 1_000_000, 2_000_000, 4_000_000]
-    seconds = interleaved({edges: conv_case("sa", edges // 10, edges) for edges in sizes}, max(2, rounds // 3))
+    seconds = interleaved({edges: conv_case("sa", edges=edges) for edges in sizes}, max(2, rounds // 3))
     middle = [statistics.median(seconds[edges]) for edges in sizes]
+    line = statistics.linear_regression(sizes, middle)
     for edges, value in zip(sizes, middle, strict=True):
-        print(f"{edges / 1e6:5.2f} million edges: {value:6.2f} s, {1e6 * value / edges:5.2f} s per million")
-    slope = statistics.linear_regression([math.log(e) for e in sizes], [math.log(s) for s in middle]).slope
-    print(f"time grows as edges to the power {slope:.2f} (1 is linear)")
+        fitted = line.intercept + line.slope * edges
+        print(f"{edges / 1e6:5.2f} million edges: {value:6.2f} s, on the line {fitted:6.2f} s")
+    r = statistics.correlation(sizes, middle)
+    print(f"{line.intercept:.2f} s for the nodes and {1e6 * line.slope:.2f} s for a million edges; correlation {r:.4f}")
 
 
 def main():
