@@ -10,18 +10,16 @@
 ``linear``: AIAConv at 200,000 nodes, from 0.25 to 4 million edges: a straight line through its times.
 
 Runs are interleaved, and seconds are the processor's; a ratio is the median over rounds of ratios inside one round.
-Memory is the growth of a process's high-water mark, each measured in a process of its own.
+Memory is the growth of a process's high-water mark, the median of five processes.
 """
 
 import argparse
 import math
 import multiprocessing
-import re
 import statistics
-import time
-from pathlib import Path
 
 import torch
+from measure import interleaved, peak_memory, ratio
 from torch import nn
 
 import easydgl_mini as em
@@ -70,19 +68,6 @@ def attention_case(name):
     return run
 
 
-def peak_memory(case, name):
-    """Growth of the high-water mark of resident memory over one pass, in MB (Linux)."""
-    run = case(name)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-
-    def peak():
-        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-
-    before = peak()
-    run()
-    return peak() - before
-
-
 def conv_case(name, nodes=200_000, edges=2_000_000):
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
@@ -101,22 +86,6 @@ def conv_case(name, nodes=200_000, edges=2_000_000):
     return lambda: call().square().mean().backward()
 
 
-def interleaved(runs, rounds):
-    """Seconds per round for each name, one round after the other; the first, cold, is not counted."""
-    seconds = {name: [] for name in runs}
-    for n in range(rounds + 1):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            if n:
-                seconds[name].append(time.process_time() - start)
-    return seconds
-
-
-def ratio(seconds, name, other):
-    return statistics.median(a / b for a, b in zip(seconds[name], seconds[other], strict=True))
-
-
 def bench_attention(rounds):
     names = ("AIAAttention", "transcription", "MultiheadAttention")
     runs = {name: attention_case(name) for name in names}
@@ -124,7 +93,8 @@ def bench_attention(rounds):
         torch.testing.assert_close(a, b)
     seconds = interleaved(runs, rounds)
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        memory = {name: pool.apply(peak_memory, (attention_case, name)) for name in names}
+        memory = {name: [pool.apply(peak_memory, (attention_case, name)) for _ in range(5)] for name in names}
+    memory = {name: statistics.median(values) for name, values in memory.items()}  # one process may be lucky
     for name in names:
         print(f"{name:>20}: {1000 * statistics.median(seconds[name]):7.1f} ms   {memory[name]:6.1f} MB")
     times = ratio(seconds, "AIAAttention", "transcription"), ratio(seconds, "AIAAttention", "MultiheadAttention")

@@ -14,15 +14,13 @@ an epoch, each measured in a process of its own (Linux).
 
 import argparse
 import multiprocessing
-import re
 import statistics
-import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from measure import interleaved, peak_memory, ratio
 from torch import nn
 
 import easydgl_mini as em
@@ -110,35 +108,6 @@ def links_case(name, users=6040, items=3706, events=166):
     return an_epoch(model, _LinkTask(settings), rows, 128)
 
 
-def interleaved(runs, rounds):
-    """Seconds per round for each name, one round after the other; the first, cold, is not counted."""
-    seconds = {name: [] for name in runs}
-    for n in range(rounds + 1):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            if n:
-                seconds[name].append(time.process_time() - start)
-    return seconds
-
-
-def ratio(seconds, name, other):
-    return statistics.median(a / b for a, b in zip(seconds[name], seconds[other], strict=True))
-
-
-def peak_memory(name, users):
-    """Growth of the high-water mark of resident memory over one epoch, in MB."""
-    run = links_case(name, users)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-
-    def peak():
-        return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-
-    before = peak()
-    run()
-    return peak() - before
-
-
 def bench_keys(rounds, users):
     seconds = interleaved({name: keys_case(name) for name in ("cam", "token")}, rounds)
     for name, label in (("cam", "masked keys removed"), ("token", "special tokens")):
@@ -150,7 +119,7 @@ def bench_links(rounds, users):
     names = ("EasyDGL K=8", "EasyDGL K=18", "BERT4REC")
     seconds = interleaved({name: links_case(name, users) for name in names}, rounds)
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        memory = {name: pool.apply(peak_memory, (name, users)) for name in names}
+        memory = {name: pool.apply(peak_memory, (links_case, name, users)) for name in names}
     for name in names:
         print(
             f"{name:>13}: {statistics.median(seconds[name]):6.2f} s an epoch of {users} users, {memory[name]:6.1f} MB; "
