@@ -121,9 +121,30 @@ def test_f1_by_hand_and_of_an_absent_class():
     assert macro_f1(guess, truth, 4) == pytest.approx((f1_of(0, guess, truth) + 0.4) / 4)
 
 
-def test_torchmetrics_agrees():
-    torchmetrics = pytest.importorskip("torchmetrics")
+def test_torchmetrics_agrees_on_classes_and_errors():
+    functional = pytest.importorskip("torchmetrics").functional
     draw = torch.Generator().manual_seed(0)
     guess, truth = torch.randint(0, 3, (2, 100), generator=draw)
-    theirs = torchmetrics.functional.f1_score(guess, truth, task="multiclass", num_classes=3, average="macro")
+    theirs = functional.f1_score(guess, truth, task="multiclass", num_classes=3, average="macro")
     assert macro_f1(guess, truth, 3) == pytest.approx(theirs.item())
+    each = functional.f1_score(guess, truth, task="multiclass", num_classes=3, average="none")
+    assert [f1_of(k, guess, truth) for k in range(3)] == pytest.approx(each.tolist())
+    micro = functional.accuracy(guess, truth, task="multiclass", num_classes=3, average="micro")
+    assert accuracy(guess, truth) == pytest.approx(micro.item())
+    guess, truth = torch.rand(2, 50, generator=draw) + 0.5
+    assert mae(guess, truth) == pytest.approx(functional.mean_absolute_error(guess, truth).item())
+    assert rmse(guess, truth) == pytest.approx(functional.mean_squared_error(guess, truth, squared=False).item())
+    assert mape(guess, truth) == pytest.approx(functional.mean_absolute_percentage_error(guess, truth).item())
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_torchmetrics_agrees_on_rankings(k):
+    retrieval = pytest.importorskip("torchmetrics.functional.retrieval")
+    scores = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
+    target = torch.arange(40) % 30
+    ranks, relevant = rank_of(scores, target), torch.nn.functional.one_hot(target, 30)
+    pairs = list(zip(scores, relevant, strict=True))
+    hits = [retrieval.retrieval_hit_rate(s, r, top_k=k).item() for s, r in pairs]
+    gains = [retrieval.retrieval_normalized_dcg(s, r, top_k=k).item() for s, r in pairs]
+    assert hit_rate(ranks, k) == pytest.approx(sum(hits) / 40)
+    assert ndcg(ranks, k) == pytest.approx(sum(gains) / 40, rel=1e-5)

@@ -190,7 +190,7 @@ def test_asking_is_hiding_the_last_event(link):
     rows = em.EventLog(np.zeros(4, dtype=int), items, times, num_items=400).histories(4)
     hidden = torch.tensor([[False, False, False, True]])
     with torch.no_grad():
-        h, _, _ = link._encode(link.model_, rows, hidden, "cpu")
+        h, _, _ = link.model_.encode(rows, hidden)
     expected = link.model_.scores(h[0, -1])
     torch.testing.assert_close(link.predict((items[:3], times[:3]), at=30.0), expected.detach())
 
@@ -280,7 +280,7 @@ def test_link_tpple_is_the_two_point_likelihood_of_the_models_own_rates(bazaar):
     rows = em.EventLog(np.zeros(4, dtype=int), items, times.numpy(), num_items=400).histories(6)
     encoder = model.model_.encoder
     with torch.no_grad():
-        _, _, state = model._encode(model.model_, rows, torch.zeros_like(rows.mask), "cpu")
+        _, _, state = model.model_.encode(rows, torch.zeros_like(rows.mask))
         ours = link_tpple(encoder, state, rows)
     right = model.intensity((items, times.numpy()), times[1:])
     left = model.intensity((items, times.numpy()), times[:-1] + 1e-9)
@@ -304,7 +304,7 @@ def test_tpple_learns_the_rate_of_events(bazaar):
         model = LinkPredictor(**settings, causal=True).fit(bazaar.events)
         seen = windows(bazaar.events, 30)
         with torch.no_grad():
-            _, _, state = model._encode(model.model_, seen, torch.zeros_like(seen.mask), "cpu")
+            _, _, state = model.model_.encode(seen, torch.zeros_like(seen.mask))
             rows[gamma] = link_tpple(model.model_.encoder, state, seen).item()
     assert rows[0.1] > rows[0.0] + 100
 
@@ -347,7 +347,7 @@ def test_node_tpple_by_hand():
     (snap,) = model._snapshots(small_ledger(), [1])
     net = model.model_
     with torch.no_grad():
-        _, x, clusters = net(snap)
+        _, x, clusters = net.embed(snap)
         ours = net.tpple(snap, x, clusters).item()
         past = em.TemporalGraph([0], [1], 3, times=[1.2])  # node 1's edge at 1.6 and node 2's at 1.9 are the latest
         query = net.encoder.ask(x, torch.tensor([1.0, 1.6, 1.9]))
@@ -395,6 +395,32 @@ def test_scores_per_step(node, ledger):
 def test_other_maskings_train(masking, ledger):
     row = NodeClassifier(**NODE, masking=masking).fit(ledger).result_.history[0]
     assert ("train_masked" in row) == (masking == "token")
+
+
+def test_the_node_calendar_reads_the_graphs_own_clock(ledger, monkeypatch):
+    import sys
+
+    seen = []
+    module, real = sys.modules["easydgl_mini.train.node"], sys.modules["easydgl_mini.train.node"].calendar_features
+    monkeypatch.setattr(module, "calendar_features", lambda t, *rest: seen.append((t, *rest)) or real(t, *rest))
+    settings = NODE | {"time_unit": 0.5, "calendar": "days", "origin": "2024-01-01", "dim": 8}
+    model = NodeClassifier(**settings).fit(ledger, 3, 4)
+    seen.clear()
+    out = model.predict(ledger, at=20.5)
+    assert len(seen) == 1 and set(seen[0][0].tolist()) == {20.5} and seen[0][1:] == ("days", "2024-01-01")
+    monkeypatch.setattr(module, "calendar_features", lambda t, *rest: real(t + 3, *rest))  # three days later
+    assert (model.predict(ledger, at=20.5) - out)[ledger.step <= 20].abs().max() > 1e-5
+
+
+def test_features_may_be_absent_or_constant(ledger):
+    """Without features a node is known by its edges; a column that never varies in training is not blown up."""
+    bare = SimpleNamespace(graph=ledger.graph, features=None, labels=ledger.labels, step=ledger.step)
+    model = NodeClassifier(**NODE, dim=8).fit(bare, 3, 4)
+    assert model.sizes_ == {"in_feats": 2} and torch.isfinite(model.predict(bare)).all()
+    fixed = dataclasses.replace(ledger, features=np.where(np.arange(16) == 0, 7.0, ledger.features))
+    model = NodeClassifier(**NODE, dim=8).fit(fixed, 3, 4)
+    (snapshot,) = model._snapshots(dataclasses.replace(fixed, features=fixed.features + 1.0), [5])
+    assert (snapshot["features"][:, 0] == 1.0).all() and snapshot["features"].abs().max() < 20
 
 
 def test_node_bad_input(ledger, node):
@@ -586,3 +612,57 @@ def test_road_bad_input(road, freeway):
 def test_road_smoothness_and_detach_train(freeway):
     row = TrafficForecaster(**ROAD, regulariser="smoothness", detach=True).fit(freeway).result_.history[0]
     assert row["train_smoothness"] > 0 and row["train_masked"] > 0
+
+
+@pytest.mark.parametrize("preset", ["paper", "release"])
+def test_token_masking_of_roads(freeway, preset):
+    """A road under the token is silent: its readings move no forecast, not even its own. Under CaM only its own."""
+    hidden, labels = torch.zeros(2, 24, dtype=torch.bool), torch.zeros(2, 24)
+    hidden[:, 5] = True
+    rows, at = torch.tensor([300, 400]), torch.tensor([1530.0, 2040.0], dtype=torch.float64)
+    for masking, listeners in (("token", []), ("cam", [5])):
+        model = TrafficForecaster(**ROAD, preset=preset, masking=masking, adaptive=False).fit(freeway)
+        part = _part(model, freeway, 400)
+        other = dataclasses.replace(part, scaled=part.scaled.clone())
+        other.scaled[:, 5] += 1.0
+        with torch.no_grad():
+            a, b = (model.model_(x, rows, at, labels, hidden)[0] for x in (part, other))
+            heard = [model.model_(x, rows, at)[0] for x in (part, other)]
+        assert (a - b).abs().amax(0).gt(1e-6).nonzero()[:, 0].tolist() == listeners
+        assert (heard[0] - heard[1]).abs().amax(0).gt(1e-6).sum() > 1  # unmasked, it is
+
+
+def test_maskings_of_roads_train(freeway):
+    token, none = (TrafficForecaster(**ROAD, masking=x).fit(freeway) for x in ("token", "none"))
+    assert "train_masked" in token.result_.history[0] and "train_masked" not in none.result_.history[0]
+    assert {"token.token"} == {n for n, _ in token.model_.named_parameters() if "token" in n}
+    assert not any(n.startswith(("token", "cam")) for n, _ in none.model_.named_parameters())
+    with pytest.raises(ValueError, match="masking must be one of cam, token, none, got 'bert'"):
+        TrafficForecaster(masking="bert")
+
+
+def test_roads_follow_the_datas_own_calendar(freeway):
+    """The same week, told in another clock: a forecast depends on the moment, not on where the clock starts."""
+    data = SimpleNamespace(**vars(freeway), origin="2012-03-01T06:00")
+    model = TrafficForecaster(**ROAD).fit(data)
+    assert model.origin == "2012-03-01T06:00"
+    shifted = SimpleNamespace(**vars(freeway), origin="2012-03-01")
+    shifted.times = freeway.times + 360.0
+    torch.testing.assert_close(model.predict(data, at=5010.0), model.predict(shifted, at=5370.0))
+    plain = TrafficForecaster(**ROAD).fit(freeway)
+    assert (plain.predict(freeway, at=5010.0) - model.predict(data, at=5010.0)).abs().max() > 1e-3
+
+
+def test_validation_asks_each_row_about_one_horizon(freeway, road):
+    from easydgl_mini.train.traffic import _limits, _Part
+
+    part = _Part(*road.model_.prepare(*road._check(freeway)), *_limits(slice(700, 900), 1))
+    with torch.no_grad():
+        ours = road._task().evaluate(road.model_, part)["mae"]
+    guess, truth = [], []
+    for n in range(700, 700 + part.count):
+        h = HORIZONS[n % 4]
+        full = road.model_.forecasts(_part(road, freeway, n), [h])[h]
+        guess.append(full[0][0])
+        truth.append(torch.from_numpy(freeway.readings[n + h]))
+    assert ours == pytest.approx(mae(torch.stack(guess), torch.stack(truth)), abs=1e-4)

@@ -166,7 +166,7 @@ class AIAConv(_AIA):
 
     head_axis = -2
 
-    def forward(self, graph, feat, elapsed, clusters, query=None, calendar=None, return_state=False):
+    def forward(self, graph, feat, elapsed, clusters, query=None, calendar=None, return_state=False, detach=None):
         r"""Embed every node at its own time :math:`t_u = \bar t_u + \Delta_u`.
 
         Parameters
@@ -183,6 +183,8 @@ class AIAConv(_AIA):
             Features to make the queries from, instead of ``feat``: this is how masking speaks to the layer.
         calendar : tensor, shape (N, CALENDAR_DIM), optional
             :func:`calendar` features of each node's time; None switches α off.
+        detach : bool tensor, shape (N,), optional
+            True where no gradient may flow through a node's attention weights.
 
         Returns
         -------
@@ -209,6 +211,8 @@ class AIAConv(_AIA):
             table = self._interaction(self._membership(clusters, feat.dtype), calendar)  # (N, H, K)
             e = e + self.beta * torch.tanh(at_source(table))
         weights = self.dropout(edge_softmax(graph, e))
+        if detach is not None:
+            weights = torch.where(detach.index_select(0, graph.dst).unsqueeze(-1), weights.detach(), weights)
         s = aggregate(graph, v, weights)  # (N, H, d)
         lam = self.intensity(s, elapsed)  # (N, H, K)
         h = aggregate(graph, v, weights * at_source(lam)) if self.modulate else s

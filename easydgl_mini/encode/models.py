@@ -114,7 +114,9 @@ class LinkEncoder(nn.Module):
         for parameter in (self.items.weight, self.clusters.weight, self.token):
             nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, item, time, elapsed, mask, hidden=None, calendar=None, causal=False, last_elapsed=None):
+    def forward(
+        self, item, time, elapsed, mask, hidden=None, calendar=None, causal=False, last_elapsed=None, keep_hidden=False
+    ):
         """Embed each position at its time.
 
         Parameters
@@ -132,6 +134,8 @@ class LinkEncoder(nn.Module):
             Position j sees keys up to and including j.
         last_elapsed : tensor, shape (B, T), optional
             What the last layer uses instead of ``elapsed``; only there may time move on.
+        keep_hidden : bool
+            Typical masking: hidden positions stay keys, speaking for all clusters alike.
 
         Returns
         -------
@@ -147,10 +151,16 @@ class LinkEncoder(nn.Module):
         x = self.items(known) + self.clusters(self.item_clusters[known])
         x = torch.where(told.unsqueeze(-1), x, self.token)
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
+        keys = told
+        if keep_hidden:
+            K = self.clusters.num_embeddings
+            shares = F.one_hot(clusters.clamp_min(0), K).to(x.dtype)
+            shares = torch.where(told.unsqueeze(-1), shares, 1 / K)
+            clusters, keys = shares * mask.unsqueeze(-1), mask
         for n, (layer, mixer) in enumerate(zip(self.layers, self.mixers, strict=True)):
             at = last_elapsed if last_elapsed is not None and n == len(self.layers) - 1 else elapsed
             with torch.autocast(x.device.type, enabled=False):
-                out, lam, state = layer(x, at, clusters, told, calendar=calendar, causal=causal, return_state=True)
+                out, lam, state = layer(x, at, clusters, keys, calendar=calendar, causal=causal, return_state=True)
             x = self.norms[2 * n](x + self.dropout(out))
             x = self.norms[2 * n + 1](x + self.dropout(mixer(x)))
         return x, lam, state
@@ -191,6 +201,7 @@ class _GraphEncoder(nn.Module):
         asks=None,
         plain=None,
         return_state=False,
+        detach=None,
     ):
         """Embed every node.
 
@@ -198,7 +209,7 @@ class _GraphEncoder(nn.Module):
         ----------
         graph : TemporalGraph or DGLGraph
         feat : tensor, shape (N, in_feats)
-        elapsed, clusters, calendar
+        elapsed, clusters, calendar, detach
             As in :class:`AIAConv`.
         at : float or tensor, shape (N,), optional
             The time asked about; its encoding is added to the queries.
@@ -226,7 +237,7 @@ class _GraphEncoder(nn.Module):
         if at is not None:
             ask = self.ask(ask, at)
         with torch.autocast(x.device.type, enabled=False):
-            out, lam, s = self.aia(graph, x, elapsed, clusters, query=ask, calendar=calendar, return_state=True)
+            out, lam, s = self.aia(graph, x, elapsed, clusters, ask, calendar, return_state=True, detach=detach)
         h = F.relu(x + out)
         return (h, lam, x, s) if return_state else (h, lam)
 

@@ -2,7 +2,7 @@
 
 from .cam import CaM, TokenMask
 from .fit import FitConfig, FitResult, fit
-from .link import LinkPredictor
+from .link import ItemModel, LinkPredictor, Recommender
 from .metrics import accuracy, f1_of, hit_rate, macro_f1, mae, mape, ndcg, rank_of, rmse
 from .node import NodeClassifier
 from .tpple import compensator, log_likelihood, merge_ties, smoothness, tpple
@@ -12,8 +12,10 @@ __all__ = [
     "CaM",
     "FitConfig",
     "FitResult",
+    "ItemModel",
     "LinkPredictor",
     "NodeClassifier",
+    "Recommender",
     "TokenMask",
     "TrafficForecaster",
     "fit",

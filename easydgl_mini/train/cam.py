@@ -9,8 +9,6 @@ The residual path never carries :math:`\mathbf q(y_u)`; that the attention weigh
 the chapter measures, and why masked and unmasked losses are reported apart.
 """
 
-import contextlib
-
 import numpy as np
 import torch
 from torch import nn
@@ -86,7 +84,8 @@ class CaM(nn.Module):
         Number of classes; None for a label that is a real number.
     detach : bool
         No gradient flows through the attention weights of masked queries, so that nothing can learn to pass the label
-        on *through them* (what their values happen to tell can still be read).
+        on *through them* (what their values happen to tell can still be read). It is kept here and heeded by whoever
+        calls the layer, ``conv(…, detach=masked)``.
 
     Examples
     --------
@@ -131,19 +130,6 @@ class CaM(nn.Module):
                 raise ValueError(f"labels[{first}] is {labels[first].item()}; expected 0 … {self.num_labels - 1}")
             q = self.embed(torch.where(masked, labels, 0))
         return torch.where(masked.unsqueeze(-1), q, 0)
-
-    @contextlib.contextmanager
-    def guard(self, layer, graph, masked):
-        """Inside this block, with ``detach=True``, masked queries' attention weights in ``layer`` have no gradient."""
-        if not self.detach:
-            yield
-            return
-        into = masked[graph.dst].unsqueeze(-1)  # the layer's dropout is what its weights (E, H) pass through
-        hook = layer.dropout.register_forward_hook(lambda _, __, weights: torch.where(into, weights.detach(), weights))
-        try:
-            yield
-        finally:
-            hook.remove()
 
 
 class TokenMask(nn.Module):

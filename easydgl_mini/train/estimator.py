@@ -1,6 +1,7 @@
-"""What the three estimators share: hyper-parameters that are fields, one loop, one file format."""
+"""What all estimators share: hyper-parameters that are fields, one loop, one file format."""
 
 import dataclasses
+import itertools
 
 import torch
 
@@ -11,41 +12,22 @@ LAYER = ("beta", "modulate", "endogenous")
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Estimator(Training):
-    """Base of the estimators; the fields are the hyper-parameters.
+    """Base of everything that is fitted, ours and the baselines; the fields are the hyper-parameters.
+
+    A subclass gives ``_model(**sizes)``, an ``nn.Module`` for data of these sizes.
 
     Parameters
     ----------
-    mask_rate : float
-        Share of what is hidden in training; the paper's 0.2.
-    gamma : float
-        Weight of TPPLE; the paper searched 1e-7 … 1e-3, 1e-4 is ours. 0 leaves it out.
     dropout : float
         The paper searched 0.1 … 0.7; 0.1 is ours.
-    num_clusters : int
-        K; the paper is silent, 8 is ours.
-    attention : {"sa", "gat", "gatv2"}
-        How keys are scored.
-    beta, modulate, endogenous
-        Switches of :class:`easydgl_mini.encode.AIAConv`, for ablations.
     """
 
-    mask_rate: float = 0.2
-    gamma: float = 1e-4
     dropout: float = 0.1
-    num_clusters: int = 8
-    attention: str = "sa"
-    beta: float = 1.0
-    modulate: bool = True
-    endogenous: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         self.model_ = self.result_ = None
         self.sizes_, self.extra_ = {}, {}
-
-    def _layer(self):
-        """The layer's switches, as the encoders take them."""
-        return {"score": self.attention} | {name: getattr(self, name) for name in LAYER}
 
     def _build(self, **sizes):
         """Make the model for data of these sizes, from the seed alone."""
@@ -65,7 +47,7 @@ class Estimator(Training):
     def _ready(self):
         if self.model_ is None:
             raise ValueError(f"this {type(self).__name__} has not been fitted; call fit or load first")
-        return self.model_, next(self.model_.parameters()).device
+        return self.model_, next(itertools.chain(self.model_.parameters(), self.model_.buffers())).device
 
     def save(self, path):
         """Write everything :meth:`load` needs to one file, in one step."""
@@ -86,3 +68,34 @@ class Estimator(Training):
         new.extra_ = parts["extra"]
         new.model_.eval()
         return new
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Modulated:
+    """What makes an estimator EasyDGL's: masking, TPPLE, clusters and the layer's switches; mixed into the three tasks.
+
+    Parameters
+    ----------
+    mask_rate : float
+        Share of what is hidden in training; the paper's 0.2.
+    gamma : float
+        Weight of TPPLE; the paper searched 1e-7 … 1e-3, 1e-4 is ours. 0 leaves it out.
+    num_clusters : int
+        K; the paper is silent, 8 is ours.
+    attention : {"sa", "gat", "gatv2"}
+        How keys are scored.
+    beta, modulate, endogenous
+        Switches of :class:`easydgl_mini.encode.AIAConv`, for ablations.
+    """
+
+    mask_rate: float = 0.2
+    gamma: float = 1e-4
+    num_clusters: int = 8
+    attention: str = "sa"
+    beta: float = 1.0
+    modulate: bool = True
+    endogenous: bool = True
+
+    def _layer(self):
+        """The layer's switches, as the encoders take them."""
+        return {"score": self.attention} | {name: getattr(self, name) for name in LAYER}

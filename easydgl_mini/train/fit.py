@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tqdm import tqdm
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -144,9 +145,9 @@ def fit(model, task, data, config=None):
                 dist.broadcast(tensor, 0)
         if config.resume:
             run.load()
-        with _Bar(config, rank, run.epoch) as bar:
+        with _Bar(config, rank, run.epoch, -(-task.size(train) // config.batch_size)) as bar:
             while not run.stopped():
-                run.train_epoch(train)
+                run.train_epoch(train, bar.update)
                 run.judge(valid)
                 run.save()
                 bar.show(run)
@@ -176,11 +177,14 @@ class _Run:
             return "patience"
         return "epochs" if self.epoch >= self.config.epochs else ""
 
-    def train_epoch(self, train):
+    def train_epoch(self, train, tick=lambda: None):
         self.model.train()
         draw = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.epoch)
         batches = torch.randperm(self.task.size(train), generator=draw).split(self.config.batch_size)
-        totals = sum(self.step(train, ids, n, len(batches)) for n, ids in enumerate(batches))
+        totals = 0
+        for n, ids in enumerate(batches):
+            totals = totals + self.step(train, ids, n, len(batches))
+            tick()
         self.scheduler.step()
         self.epoch += 1
         row = {name: (s / c).item() for name, (s, c) in zip(self.task.terms, totals, strict=True) if c > 0}
@@ -321,31 +325,18 @@ class _Run:
         return states
 
 
-class _Bar:
-    """Epochs done, loss, metric and time left on stderr; silent unless asked for or on a terminal."""
+class _Bar(tqdm):
+    """Steps done, epoch, loss, metric and time left on stderr; silent unless asked for or on a terminal."""
 
-    def __init__(self, config, rank, done):
+    def __init__(self, config, rank, done, steps):
         wanted = sys.stderr.isatty() if config.progress is None else config.progress
-        self.bar = None
-        if wanted and rank == 0:
-            with contextlib.suppress(ImportError):
-                from tqdm import tqdm
-
-                self.bar = tqdm(total=config.epochs, initial=done, unit="epoch", dynamic_ncols=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.bar is not None:
-            self.bar.close()
+        total, silent = config.epochs * steps, not wanted or rank > 0
+        super().__init__(total=total, initial=done * steps, unit="step", dynamic_ncols=True, disable=silent)
 
     def show(self, run):
-        if self.bar is not None:
-            row, first = run.history[-1], next(iter(run.task.terms))
-            shown = {first: row.get(f"train_{first}"), run.task.metric: row.get(run.task.metric)}
-            self.bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items() if value is not None})
-            self.bar.update()
+        row, first = run.history[-1], next(iter(run.task.terms))
+        shown = {"epoch": row["epoch"], first: row.get(f"train_{first}"), run.task.metric: row.get(run.task.metric)}
+        self.set_postfix({name: f"{value:.4g}" for name, value in shown.items() if value is not None})
 
 
 @contextlib.contextmanager

@@ -12,49 +12,42 @@ from torch import nn
 from ..encode import KernelKMeans, LinkEncoder
 from ..encode import calendar as calendar_features
 from ..events import EventLog, Histories, time_scale
-from .cam import check_rate, pick_positions
-from .estimator import Estimator
+from .cam import check_rate, pick_positions, uniform
+from .estimator import Estimator, Modulated
 from .metrics import hit_rate, ndcg, rank_of
 from .tpple import merge_ties, smoothness, tpple
 
 TOP = (10, 50, 100)
+SAMPLINGS = ("all", "random")
+CHUNK = 1 << 20  # scores made at once when asking, about
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class LinkPredictor(Estimator):
-    r"""Rank all items for a user at any time after their last event.
+class Recommender(Estimator):
+    r"""What all link predictors share: histories in, a ranking of all items at a given time out.
 
-    Trained by hiding items of histories (q(1), not a key) and naming them by a softmax over all items,
-    :math:`\hat{\mathbf y} = \operatorname{softmax}(\mathbf h \mathbf E^\top + \mathbf b)`; asked by appending q(1) at
-    the time in question. Users are inductive: a user is their history, known to the model or not.
+    A subclass gives ``_model(num_items)``, a module with ``model(rows, hidden) -> h`` (B, T, dim), where ``rows`` are
+    :class:`Histories` on its device and h[:, j] is the embedding that *names* item j; ``scores(h)`` of all items
+    (:class:`ItemModel` has them); and ``objective``:
+
+    - "masked": a share ``mask_rate`` of the positions is hidden, and not told its item; the loss is on them.
+    - "causal": h[:, j] uses items before j and times up to its own; ``hidden`` is ignored, and the loss is on every
+      event that has one before it in its window.
+
+    Both are asked in the same way, by one more position: item -1, the time in question, hidden. Users are inductive: a
+    user is their history, known to the model or not.
 
     Parameters
     ----------
     dim, num_layers, num_heads, max_len : int
-        Width 64, two layers, two heads, the last 30 events: the paper's.
+        Width 64, two layers, two heads, the last 30 events: the paper's for EasyDGL.
     time_unit : float or str
         Times are divided by this (see :meth:`EventLog.histories`); the paper's is hours, days or weeks by dataset.
-    calendar : str, optional
-        Unit of the log's times ("seconds", "hours", …) since a date, by default 1970: then weekday and hour enter the
-        attention (α). None, for a clock without a calendar, switches that off.
-    origin : str
-        That date.
-    causal : bool
-        Positions see the past only; then TPPLE is a likelihood.
-    regulariser : {"tpple", "smoothness"}
-        What ``gamma`` weighs.
-    item_clusters : sequence of int, optional
-        Each item's cluster; by default kernel k-means of the training users' co-occurrences.
+    sampling : {"all", "random"}
+        What an epoch is: every history, cut into windows of ``max_len`` events, or one window of each user, drawn anew
+        every epoch.
     **training
         Those of :class:`Training` and :class:`Estimator`.
-
-    Examples
-    --------
-    >>> import easydgl_mini as em
-    >>> log = em.EventLog(user=[0, 0, 0, 1, 1, 1], item=[0, 1, 2, 0, 1, 2], time=[0.0, 1.0, 2.0, 0.0, 2.0, 5.0])
-    >>> model = LinkPredictor(dim=8, num_clusters=2, epochs=1).fit(log, valid=log)
-    >>> model.predict(([0, 1], [0.0, 1.0]), at=2.0).shape
-    torch.Size([3])
     """
 
     dim: int = 64
@@ -62,20 +55,20 @@ class LinkPredictor(Estimator):
     num_heads: int = 2
     max_len: int = 30
     time_unit: float | str = 1.0
-    calendar: str | None = None
-    origin: str = "1970-01-01"
-    causal: bool = False
-    regulariser: str = "tpple"
-    item_clusters: list | None = None
+    sampling: str = "all"
+
+    objective = "masked"
 
     def __post_init__(self):
         super().__post_init__()
-        check_rate("mask_rate", self.mask_rate)
         time_scale(self.time_unit)
-        if self.item_clusters is not None:
-            self.item_clusters = [int(k) for k in self.item_clusters]
-        if self.regulariser not in ("tpple", "smoothness"):
-            raise ValueError(f"regulariser must be 'tpple' or 'smoothness', got {self.regulariser!r}")
+        for name in ("dim", "num_layers", "num_heads", "max_len"):
+            if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+        if self.sampling not in SAMPLINGS:
+            raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {self.sampling!r}")
+        if hasattr(self, "mask_rate"):
+            check_rate("mask_rate", self.mask_rate)
 
     def fit(self, data, valid=None, **run):
         """Train on an event log.
@@ -93,21 +86,11 @@ class LinkPredictor(Estimator):
         if valid is None:
             train, valid = data.split_users((9, 1), self.seed)
             valid = valid if len(valid.hold_out_last()[1]) else None  # too few users: the last epoch is kept
-        clusters = (
-            item_clusters(train, self.num_clusters, self.seed) if self.item_clusters is None else self.item_clusters
-        )
-        clusters = torch.as_tensor(clusters)
-        if clusters.shape != (data.num_items,):
-            raise ValueError(f"item_clusters must have shape ({data.num_items},), got {tuple(clusters.shape)}")
-        if len(train.hold_out_last()[1]) == 0:
+        if not (np.diff(train.offsets) > 1).any():
             raise ValueError("data has no user with two events, so there is nothing to learn")
-        model = self._build(num_items=data.num_items, num_clusters=max(self.num_clusters, int(clusters.max()) + 1))
-        counts = np.bincount(train.item, minlength=data.num_items)
-        model.encoder.item_clusters.copy_(clusters)
-        model.bias.data.copy_(torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())))
-        last = data.select(data.offsets[data.user + 1] - np.arange(len(data)) <= self.max_len)
-        self.extra_ = {name: torch.from_numpy(getattr(last, name).copy()) for name in ("user", "item", "time")}
-        return self._train(_LinkTask(self), (windows(train, self.max_len, self.time_unit), valid), run)
+        self._start(train)
+        self._remember(data)
+        return self._train(self._task(), (Windows(train, self.max_len, self.time_unit, self.sampling), valid), run)
 
     def predict(self, history, at):
         """Scores of all items at a time; higher is likelier, ``softmax`` makes them probabilities.
@@ -125,25 +108,9 @@ class LinkPredictor(Estimator):
         -------
         tensor, shape (users, items), or (items,) for one user
         """
-        model, device = self._ready()
+        self._ready()
         log, one = self._log(history)
-        at = np.broadcast_to(np.asarray(at, dtype=np.float64), (len(log.users),))
-        last = log.time[log.offsets[log.users + 1] - 1]
-        bad = ~(at >= last) | ~np.isfinite(at)
-        if bad.any():
-            n = int(bad.argmax())
-            raise ValueError(f"at[{n}] is {at[n]}, but user {log.users[n]}'s last event is at {last[n]}; ask later")
-        rows, unit = log.histories(self.max_len, self.time_unit), time_scale(self.time_unit)
-        end = torch.from_numpy(at / unit).unsqueeze(1)
-        query = Histories(rows.user, *(_append(getattr(rows, name), x) for name, x in self._query(rows, end)))
-        hidden = torch.zeros_like(query.mask)
-        hidden[:, -1] = True
-        parts = []
-        with torch.no_grad():
-            for ids in torch.arange(len(query)).split(256):
-                h, _, _ = self._encode(model, query[ids], hidden[ids], device)
-                parts.append(model.scores(h[:, -1]).float().cpu())
-        scores = torch.cat(parts)
+        scores = torch.cat([part for _, part in self._chunks(log, at)])
         return scores[0] if one else scores
 
     def score(self, data):
@@ -160,15 +127,166 @@ class LinkPredictor(Estimator):
 
     def rank(self, history, last):
         """Rank (users,) of each user's item in ``last`` among all that are not in their history, 1 the best."""
+        self._ready()
+        history, _ = self._log(history)
+        if not np.array_equal(history.users, last.user):
+            raise ValueError("last must have one event of each user in history, and of no other")
+        target = torch.from_numpy(last.item.astype(np.int64))
         ranks = []
-        for users in np.array_split(last.users, -(-len(last.users) // 256)):
-            mine = history.select(np.isin(history.user, users))
-            target = last.select(np.isin(last.user, users))
-            scores = self.predict(mine, at=target.time)
+        for users, scores in self._chunks(history, last.time):
+            row, item = events_of(history, users)
             seen = torch.zeros_like(scores, dtype=torch.bool)
-            seen[np.searchsorted(users, mine.user), torch.from_numpy(mine.item.astype(np.int64))] = True
-            ranks.append(rank_of(scores, torch.from_numpy(target.item.astype(np.int64)), exclude=seen))
+            seen[torch.from_numpy(row), torch.from_numpy(item)] = True
+            ranks.append(rank_of(scores, target[users], exclude=seen))
         return torch.cat(ranks)
+
+    # --- what a baseline may replace
+
+    def _start(self, train):
+        """Make the model; names start at the log of the items' shares, so that nothing has to learn popularity."""
+        model = self._build(num_items=train.num_items)
+        model.bias.data.copy_(log_popularity(train))
+
+    def _task(self):
+        return RankingTask(self)
+
+    def _answer(self, log, users, at):
+        """Scores (b, items) for the users ``users``, a slice of ``log.users``, at the times ``at`` (b,)."""
+        model, device = self._ready()
+        rows = Windows(log, self.max_len, self.time_unit, "last").take(torch.arange(users.start, users.stop))
+        rows = ask(rows, torch.from_numpy(at / time_scale(self.time_unit)))
+        hidden = torch.zeros_like(rows.mask)
+        hidden[:, -1] = True
+        return model.scores(model(moved(rows, device), hidden.to(device))[:, -1])
+
+    # --- the rest
+
+    def _remember(self, data, events=None):
+        """Keep the users' last events, for who is asked about by id."""
+        last = data.select(data.offsets[data.user + 1] - np.arange(len(data)) <= (events or self.max_len))
+        self.extra_ = {name: torch.from_numpy(getattr(last, name).copy()) for name in ("user", "item", "time")}
+
+    def _chunks(self, log, at):
+        """Pairs of a slice of ``log.users`` and their scores (b, items) on the CPU; times are checked."""
+        at = np.broadcast_to(np.asarray(at, dtype=np.float64), (len(log.users),))
+        last = log.time[log.offsets[log.users + 1] - 1]
+        bad = ~(at >= last) | ~np.isfinite(at)
+        if bad.any():
+            n = int(bad.argmax())
+            raise ValueError(f"at[{n}] is {at[n]}, but user {log.users[n]}'s last event is at {last[n]}; ask later")
+        size = min(max(CHUNK // self.sizes_["num_items"], 1), 512)
+        for first in range(0, len(at), size):
+            users = slice(first, min(first + size, len(at)))
+            with torch.no_grad():
+                yield users, self._answer(log, users, at[users]).float().cpu()
+
+    def _log(self, history):
+        """A log of the users asked about, with items checked; and whether it was one user."""
+        items, one = self.sizes_["num_items"], not isinstance(history, EventLog)
+        if one and np.ndim(history) == 0:
+            known, user = self.extra_["user"].numpy(), int(history)
+            if user not in known:
+                raise ValueError(f"history is {user}, which is no user of the training log; give (items, times)")
+            history = [self.extra_[name].numpy()[known == user] for name in ("item", "time")]
+        if one:
+            if len(history) != 2 or not len(history[0]):
+                raise ValueError("history must be an EventLog, a user's id, or (items, times) with one event or more")
+            return EventLog(np.zeros(len(history[0]), dtype=np.int64), *history, num_users=1, num_items=items), True
+        if (history.item >= items).any():
+            first = int((history.item >= items).argmax())
+            raise ValueError(f"item[{first}] is {history.item[first]}; expected an item in 0 … {items - 1}")
+        return history, False
+
+
+class ItemModel(nn.Module):
+    r"""Item embeddings that serve twice: at the input, and for the scores :math:`\mathbf h \mathbf E^\top + \mathbf b`.
+
+    Base of the baselines' models; ``bias`` is what :class:`Recommender` sets to the items' popularity.
+    """
+
+    def __init__(self, num_items, dim, dropout=0.0):
+        super().__init__()
+        self.items = nn.Embedding(num_items, dim)
+        self.bias = nn.Parameter(torch.zeros(num_items))
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.items.weight, std=0.02)
+
+    def embed(self, item):
+        """Embeddings (…, dim) of items (…); zeros where there is none (-1)."""
+        return self.items(item.clamp_min(0)) * (item >= 0).unsqueeze(-1)
+
+    def scores(self, h):
+        """Scores of all items, (…, items), by inner product with embeddings (…, dim)."""
+        return F.linear(h, self.items.weight, self.bias)
+
+
+def before(x, fill):
+    """Each position's predecessor in its row (B, T, …), ``fill`` at the first: what a causal model may know."""
+    return torch.cat([torch.full_like(x[:, :1], fill), x[:, :-1]], 1)
+
+
+def places(length, known):
+    """Places (length,) counted from the end, 0 the last; those beyond ``known``, not trained, take the oldest's."""
+    return torch.arange(length - 1, -1, -1).clamp_max(known - 1)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class LinkPredictor(Modulated, Recommender):
+    r"""Rank all items for a user at any time after their last event.
+
+    Trained by hiding items of histories (q(1), not a key) and naming them by a softmax over all items,
+    :math:`\hat{\mathbf y} = \operatorname{softmax}(\mathbf h \mathbf E^\top + \mathbf b)`; asked by appending q(1) at
+    the time in question. Users are inductive: a user is their history, known to the model or not.
+
+    Parameters
+    ----------
+    dim, num_layers, num_heads, max_len, time_unit, sampling
+        See :class:`Recommender`.
+    calendar : str, optional
+        Unit of the log's times ("seconds", "hours", …) since a date, by default 1970: then weekday and hour enter the
+        attention (α). None, for a clock without a calendar, switches that off.
+    origin : str
+        That date.
+    causal : bool
+        Positions see the past only; then TPPLE is a likelihood.
+    masking : {"cam", "token"}
+        "token" is typical masking, to compare with: hidden positions stay keys, with q(1) for content and the mean
+        of all clusters' rates for theirs.
+    regulariser : {"tpple", "smoothness"}
+        What ``gamma`` weighs.
+    item_clusters : sequence of int, optional
+        Each item's cluster; by default kernel k-means of the training users' co-occurrences.
+    **training
+        Those of :class:`Training`, :class:`Estimator` and :class:`Modulated`.
+
+    Notes
+    -----
+    There is no ``detach`` here, as there is for nodes and roads: q(1) is the same for every hidden item, so attention
+    weights can't carry a label.
+
+    Examples
+    --------
+    >>> import easydgl_mini as em
+    >>> log = em.EventLog(user=[0, 0, 0, 1, 1, 1], item=[0, 1, 2, 0, 1, 2], time=[0.0, 1.0, 2.0, 0.0, 2.0, 5.0])
+    >>> model = LinkPredictor(dim=8, num_clusters=2, epochs=1).fit(log, valid=log)
+    >>> model.predict(([0, 1], [0.0, 1.0]), at=2.0).shape
+    torch.Size([3])
+    """
+
+    calendar: str | None = None
+    origin: str = "1970-01-01"
+    causal: bool = False
+    masking: str = "cam"
+    regulariser: str = "tpple"
+    item_clusters: list | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.item_clusters is not None:
+            self.item_clusters = [int(k) for k in self.item_clusters]
+        for name, allowed in (("regulariser", ("tpple", "smoothness")), ("masking", ("cam", "token"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
 
     def intensity(self, history, at):
         """Rates of all clusters for one user at times between or after their events, per ``time_unit``: (m, K).
@@ -193,47 +311,33 @@ class LinkPredictor(Estimator):
         if (before < 0).any():
             raise ValueError(f"at[{int((before < 0).nonzero()[0, 0])}] is not after the first event")
         with torch.no_grad():
-            _, _, state = self._encode(model, rows, torch.zeros_like(rows.mask), device)
+            _, _, state = model.encode(moved(rows, device), torch.zeros_like(rows.mask, device=device))
             state = state[0][:, rows.mask[0].to(device)][:, before]  # (H, m, d)
             rates = model.encoder.layers[-1].intensity(state.unsqueeze(0), (at - times[before]).to(device).unsqueeze(0))
         return rates.mean(1)[0].cpu()  # over heads
 
+    def _start(self, train):
+        clusters = self.item_clusters
+        if clusters is None:
+            clusters = item_clusters(train, self.num_clusters, self.seed)
+        clusters = torch.as_tensor(clusters)
+        if clusters.shape != (train.num_items,):
+            raise ValueError(f"item_clusters must have shape ({train.num_items},), got {tuple(clusters.shape)}")
+        model = self._build(num_items=train.num_items, num_clusters=max(self.num_clusters, int(clusters.max()) + 1))
+        model.encoder.item_clusters.copy_(clusters)
+        model.bias.data.copy_(log_popularity(train))
+
     def _model(self, num_items, num_clusters):
         return _LinkModel(self, num_items, num_clusters)
 
-    def _query(self, rows, end):
-        gap = end - rows.time[:, -1:]
-        return ("item", torch.full_like(end, -1)), ("time", end), ("gap", gap), ("mask", torch.ones_like(end))
-
-    def _encode(self, model, rows, hidden, device):
-        features = None
-        if self.calendar is not None:
-            raw = rows.time * time_scale(self.time_unit)
-            features = calendar_features(raw, self.calendar, self.origin).to(device)
-        item, time, gap, mask = (x.to(device) for x in (rows.item, rows.time, rows.gap, rows.mask))
-        return model.encoder(item, time, gap, mask, hidden.to(device), features, self.causal)
-
-    def _log(self, history):
-        """A log of the users asked about, with items checked; and whether it was one user."""
-        items, one = self.sizes_["num_items"], not isinstance(history, EventLog)
-        if one and np.ndim(history) == 0:
-            known, user = self.extra_["user"].numpy(), int(history)
-            if user not in known:
-                raise ValueError(f"history is {user}, which is no user of the training log; give (items, times)")
-            history = [self.extra_[name].numpy()[known == user] for name in ("item", "time")]
-        if one:
-            if len(history) != 2 or not len(history[0]):
-                raise ValueError("history must be an EventLog, a user's id, or (items, times) with one event or more")
-            return EventLog(np.zeros(len(history[0]), dtype=np.int64), *history, num_users=1, num_items=items), True
-        if (history.item >= items).any():
-            first = int((history.item >= items).argmax())
-            raise ValueError(f"item[{first}] is {history.item[first]}; expected an item in 0 … {items - 1}")
-        return history, False
+    def _task(self):
+        return _LinkTask(self)
 
 
 class _LinkModel(nn.Module):
     def __init__(self, settings, num_items, num_clusters):
         super().__init__()
+        self.settings = settings
         self.encoder = LinkEncoder(
             torch.zeros(num_items, dtype=torch.int64),
             settings.dim,
@@ -245,44 +349,78 @@ class _LinkModel(nn.Module):
         )
         self.bias = nn.Parameter(torch.zeros(num_items))
 
+    def encode(self, rows, hidden):
+        """What :class:`LinkEncoder` gives: embeddings, rates and states."""
+        settings, features = self.settings, None
+        if settings.calendar is not None:
+            raw = rows.time * time_scale(settings.time_unit)
+            features = calendar_features(raw, settings.calendar, settings.origin)
+        keep = settings.masking == "token"
+        return self.encoder(rows.item, rows.time, rows.gap, rows.mask, hidden, features, settings.causal, None, keep)
+
+    def forward(self, rows, hidden):
+        return self.encode(rows, hidden)[0]
+
     def scores(self, h):
         """Inner product with each item's embedding, which is its own plus its cluster's, as at the input."""
         encoder = self.encoder
         return F.linear(h, encoder.items.weight + encoder.clusters(encoder.item_clusters), self.bias)
 
 
-class _LinkTask:
-    """Cross-entropy on hidden positions, averaged over each sequence's, then over sequences; less γ TPPLE."""
+class RankingTask:
+    """Cross-entropy of naming items: of the hidden ones, or of all that have one before them."""
 
     metric, larger = "ndcg@10", True
 
     def __init__(self, settings):
         self.settings = settings
-        sign = -1 if settings.regulariser == "tpple" else 1
-        self.terms = {"loss": 1.0, settings.regulariser: sign * settings.gamma}
+        self.terms = {"loss": 1.0}
 
     def size(self, train):
         return len(train)
 
+    def rows(self, model, train, ids, seed, epoch):
+        """Histories of the samples ``ids`` and which positions are to be named, both on the model's device."""
+        rows = train.take(ids, seed, epoch)
+        if self.settings.objective == "causal":
+            asked = rows.mask & before(rows.mask, False)
+        else:
+            asked = pick_positions(self.settings.mask_rate, train.key(ids), rows.mask, seed, epoch)
+        device = model.bias.device
+        return moved(rows, device), asked.to(device)
+
     def loss(self, model, train, ids, seed, epoch):
-        settings, rows, device = self.settings, train[ids], model.bias.device
-        hidden = pick_positions(settings.mask_rate, ids, rows.mask, seed, epoch)
-        h, _, state = settings._encode(model, rows, hidden, device)
-        row = hidden.nonzero()[:, 0]
-        logits = model.scores(h[hidden.to(device)])
-        each = F.cross_entropy(logits, rows.item[hidden].to(device), reduction="none")
-        parts = {"loss": ((each / hidden.sum(1)[row].to(device)).sum(), (hidden.any(1)).sum())}
-        if settings.gamma and settings.regulariser == "tpple":
-            parts["tpple"] = link_tpple(model.encoder, state, rows, device) * len(ids), len(ids)
-        elif settings.gamma:
-            parts["smoothness"] = smoothness(h, rows.mask.to(device)) * len(ids), len(ids)
-        return parts
+        rows, asked = self.rows(model, train, ids, seed, epoch)
+        each = F.cross_entropy(model.scores(model(rows, asked)[asked]), rows.item[asked], reduction="none")
+        return {"loss": (each.sum(), len(each))}
 
     def evaluate(self, model, valid):
         return self.settings.score(valid)
 
 
-def link_tpple(encoder, state, rows, device="cpu"):
+class _LinkTask(RankingTask):
+    """Cross-entropy on hidden positions, averaged over each sequence's, then over sequences; less γ TPPLE."""
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        sign = -1 if settings.regulariser == "tpple" else 1
+        self.terms = {"loss": 1.0, settings.regulariser: sign * settings.gamma}
+
+    def loss(self, model, train, ids, seed, epoch):
+        settings = self.settings
+        rows, hidden = self.rows(model, train, ids, seed, epoch)
+        h, _, state = model.encode(rows, hidden)
+        each = F.cross_entropy(model.scores(h[hidden]), rows.item[hidden], reduction="none")
+        row = hidden.nonzero()[:, 0]
+        parts = {"loss": ((each / hidden.sum(1)[row]).sum(), hidden.any(1).sum())}
+        if settings.gamma and settings.regulariser == "tpple":
+            parts["tpple"] = link_tpple(model.encoder, state, rows) * len(ids), len(ids)
+        elif settings.gamma:
+            parts["smoothness"] = smoothness(h, rows.mask) * len(ids), len(ids)
+        return parts
+
+
+def link_tpple(encoder, state, rows):
     r"""TPPLE of histories: what position j's state says of the interval up to event j + 1, both its ends.
 
     Parameters
@@ -290,14 +428,15 @@ def link_tpple(encoder, state, rows, device="cpu"):
     encoder : LinkEncoder
     state : tensor, shape (B, heads, T, head width)
     rows : Histories
+        On the state's device.
 
     Returns
     -------
     tensor, scalar
         A likelihood if the states came from a causal encoder that hid nothing, a regulariser otherwise.
     """
-    item, gap = rows.item[:, 1:].to(device), rows.gap[:, 1:].to(device)
-    real = (rows.mask[:, 1:] & rows.mask[:, :-1]).to(device)
+    item, gap = rows.item[:, 1:], rows.gap[:, 1:]
+    real = rows.mask[:, 1:] & rows.mask[:, :-1]
     marks = encoder.item_clusters[item.clamp_min(0)]
     counts, real = merge_ties(marks, gap.to(state.dtype), real, encoder.clusters.num_embeddings)
     rate = encoder.layers[-1].intensity
@@ -306,24 +445,85 @@ def link_tpple(encoder, state, rows, device="cpu"):
     return tpple(left, right, counts, gap, real)
 
 
+class Windows:
+    """Pieces of histories of at most ``max_len`` consecutive events, padded only when they are asked for.
+
+    Parameters
+    ----------
+    log : EventLog
+    max_len : int
+    time_unit : float or str
+    sampling : {"all", "random", "last"}
+        "all": each history is cut, the most recent piece whole. "random": each user is one sample, whose piece is drawn
+        from (seed, epoch, user) alone, each piece being as likely as another. "last": each user's last events, also of
+        those who have one event only.
+
+    Notes
+    -----
+    It holds the log and three numbers per sample, however long the padding.
+    """
+
+    def __init__(self, log, max_len, time_unit=1.0, sampling="all"):
+        starts, ends = log.offsets[log.users], log.offsets[log.users + 1]
+        many = np.where(ends - starts > (0 if sampling == "last" else 1), 1, 0)
+        if sampling == "all":
+            many *= -(-(ends - starts) // max_len)
+        index = np.repeat(np.arange(len(many)), many)
+        nth = np.arange(len(index)) - np.repeat(np.cumsum(many) - many, many)  # 0: the most recent
+        self.log, self.max_len, self.unit, self.sampling = log, max_len, time_scale(time_unit), sampling
+        self.user, self.start, self.end = log.users[index], starts[index], ends[index] - nth * max_len
+
+    def __len__(self):
+        return len(self.user)
+
+    def key(self, ids):
+        """What random numbers of samples depend on: the user where a user is a sample, else the sample's number."""
+        ids = torch.as_tensor(ids)
+        return torch.from_numpy(self.user[ids.numpy()].astype(np.int64)) if self.sampling == "random" else ids
+
+    def take(self, ids, seed=0, epoch=0):
+        """The samples ``ids`` as :class:`Histories`. An event at a cut keeps its true gap."""
+        index = torch.as_tensor(ids).numpy()
+        start, end, log = self.start[index], self.end[index], self.log
+        if self.sampling == "random":
+            choices = np.maximum(end - start - self.max_len, 0) + 1
+            end = end - (uniform(self.key(ids), seed, epoch).numpy() * choices).astype(np.int64)
+        position = end[:, None] - np.arange(self.max_len, 0, -1)
+        mask = position >= start[:, None]
+        position = np.where(mask, position, start[:, None])
+        first = position == start[:, None]
+        time = log.time[position].astype(np.float64) / self.unit
+        gap = time - log.time[position - ~first].astype(np.float64) / self.unit
+        item = np.where(mask, log.item[position], -1).astype(np.int64)
+        time, user = np.where(mask, time, 0.0), self.user[index].astype(np.int64)
+        return Histories(*(torch.from_numpy(x) for x in (user, item, time, gap, mask)))
+
+
 def windows(log, max_len, time_unit=1.0):
     """Cut each user's history into pieces of ``max_len`` events, the most recent whole: :class:`Histories`.
 
     An event at a cut keeps its true gap. Users with one event are left out.
     """
-    starts, ends = log.offsets[log.users], log.offsets[log.users + 1]
-    many = np.where(ends - starts > 1, -(-(ends - starts) // max_len), 0)
-    user = np.repeat(np.arange(len(many)), many)
-    nth = np.arange(len(user)) - np.repeat(np.cumsum(many) - many, many)  # 0: the most recent
-    position = (ends[user] - nth * max_len)[:, None] - np.arange(max_len, 0, -1)
-    mask = position >= starts[user, None]
-    position = np.where(mask, position, 0)
-    time = log.time.astype(np.float64) / time_scale(time_unit)
-    gap = np.diff(time, prepend=0.0)
-    gap[starts] = 0.0
-    item = np.where(mask, log.item[position], -1).astype(np.int64)
-    time, gap = (np.where(mask, x[position], 0.0) for x in (time, gap))
-    return Histories(*(torch.from_numpy(x) for x in (log.users[user].astype(np.int64), item, time, gap, mask)))
+    pieces = Windows(log, max_len, time_unit)
+    return pieces.take(torch.arange(len(pieces)))
+
+
+def ask(rows, at):
+    """Histories with one more position: no item, at times ``at`` (B,) in the rows' unit."""
+    at = at.unsqueeze(1)
+    more = {"item": torch.full_like(at, -1), "time": at, "gap": at - rows.time[:, -1:], "mask": torch.ones_like(at)}
+    return Histories(rows.user, *(torch.cat([getattr(rows, k), x.to(getattr(rows, k))], 1) for k, x in more.items()))
+
+
+def moved(rows, device):
+    """Histories on a device."""
+    return Histories(*(getattr(rows, field.name).to(device) for field in dataclasses.fields(rows)))
+
+
+def log_popularity(log):
+    """Logarithm of each item's share of the events, with one more for each: (items,)."""
+    counts = np.bincount(log.item, minlength=log.num_items) + 1
+    return torch.from_numpy(np.log(counts / counts.sum()))
 
 
 def item_clusters(log, num_clusters, seed=0):
@@ -348,5 +548,8 @@ def item_clusters(log, num_clusters, seed=0):
     return KernelKMeans(num_clusters, kernel="linear", seed=seed).fit(features, sample_weight=users).labels_
 
 
-def _append(rows, column):
-    return torch.cat([rows, column.to(rows.dtype)], 1)
+def events_of(log, users):
+    """Rows (from 0) and items of all events of the users ``users``, a slice of ``log.users``."""
+    ids = log.users[users]
+    mine = slice(log.offsets[ids[0]], log.offsets[ids[-1] + 1])
+    return np.searchsorted(ids, log.user[mine]), log.item[mine].astype(np.int64)

@@ -1,6 +1,5 @@
 """Dynamic node classification: what kind of node, at a given time (chapter *Three tasks, one recipe*)."""
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -9,10 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..encode import KernelKMeans, NodeEncoder
+from ..encode import calendar as calendar_features
 from ..events import time_scale
 from ..graph import TemporalGraph
 from .cam import CaM, TokenMask
-from .estimator import Estimator
+from .estimator import Estimator, Modulated
+from .fit import FitResult
 from .metrics import accuracy, f1_of, macro_f1
 from .tpple import tpple
 
@@ -21,26 +22,21 @@ CLUSTER_SAMPLE = 5_000  # nodes that the clusters are learned from, at most
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class NodeClassifier(Estimator):
-    r"""Classify the nodes of a graph whose edges arrive in time, step by step.
+class Classifier(Estimator):
+    r"""What all node classifiers share: snapshots of a graph that grows in, probabilities of classes out.
 
     A node of step t is asked at the step's end, t + 1 (or at any time, see :meth:`predict`), from the edges before
-    that: two GATConv and one AIA layer, then :math:`\operatorname{softmax}(\mathbf h \mathbf W + \mathbf b)`. Masked
-    nodes ask the AIA layer with their label and are nobody's neighbour; the loss is on all nodes, and nothing is masked
-    when the model is used.
+    that. A subclass gives ``_model(in_feats)``, a module with ``model(snapshot) -> logits`` (n, C), where ``snapshot``
+    is a dict of tensors on the model's device (see :func:`snapshot_at`), and ``hops``, how many edges away it hears.
 
     Parameters
     ----------
     dim, num_heads : int
-        Width 32 and two heads: the paper's.
+        Width 32 and two heads: the paper's for EasyDGL.
     num_classes : int
         Three in the paper: licit, illicit, unknown.
     batch_size : int
         *Steps* of time per update.
-    masking : {"cam", "token", "none"}
-        "token" is typical masking: features replaced by a shared token, keys kept.
-    detach : bool
-        See :class:`CaM`.
     balance : float
         Classes weigh (their share) to the power -balance in the loss: 0 is the paper's, 1 makes classes equal.
     both_ways : bool
@@ -55,17 +51,14 @@ class NodeClassifier(Estimator):
     num_heads: int = 2
     num_classes: int = 3
     batch_size: int = 4
-    masking: str = "cam"
-    detach: bool = False
     balance: float = 0.0
     both_ways: bool = True
     time_unit: float | str = 1.0
 
+    hops = 3
+
     def __post_init__(self):
         super().__post_init__()
-        if self.masking not in MASKINGS:
-            raise ValueError(f"masking must be one of {', '.join(MASKINGS)}, got {self.masking!r}")
-        CaM(self.mask_rate, 1)
         time_scale(self.time_unit)
 
     def fit(self, data, train_until=37, valid_until=39, **run):
@@ -75,30 +68,29 @@ class NodeClassifier(Estimator):
         ----------
         data : object with ``graph``, ``features`` (N, F), ``labels`` (N,), ``step`` (N,)
             Such as :class:`easydgl_mini.simulate.Ledger`. A label of -1 is none: neither learned from nor counted.
+            Features are standardised by the training steps'. With ``features=None`` a node is described by the
+            logarithms of one plus the number of edges into it and out of it so far.
         **run
-            ``checkpoint``, ``resume``, ``progress``, ``log``: see :class:`FitConfig`.
+            ``checkpoint``, ``resume``, ``progress``, ``log``: see :class:`FitConfig`. A model without parameters has
+            no run to keep.
         """
-        features, labels, step = self._check(data, self.num_classes)
+        features, labels, step = self._check(data)
         seen = step <= train_until
         if not (seen & (labels >= 0)).any():
             raise ValueError(f"data has no labelled node up to step {train_until}")
-        self._build(in_feats=features.shape[1])
-        model = self.model_
-        model.mean.copy_(features[seen].mean(0))
-        model.scale.copy_(features[seen].std(0).clamp_min(1e-6))
-        sample = torch.from_numpy(np.random.default_rng(self.seed).permutation(int(seen.sum()))[:CLUSTER_SAMPLE].copy())
-        sample = model.standard(features[seen][sample]).numpy()
-        clusters = KernelKMeans(self.num_clusters, kernel="linear", n_init=3, seed=self.seed).fit(sample).labels_
-        centres = [
-            sample[clusters == k].mean(0) if (clusters == k).any() else sample[0] for k in range(self.num_clusters)
-        ]
-        model.centres.copy_(torch.from_numpy(np.stack(centres)))
+        mean = features[seen].mean(0)
+        scale = (features[seen] - mean).square().mean(0).sqrt()
+        self.extra_ = {"mean": mean, "scale": torch.where(scale > 1e-6, scale, 1.0)}
         counts = torch.bincount(labels[seen & (labels >= 0)], minlength=self.num_classes)
-        model.weights.copy_((counts / counts.sum()).clamp_min(1e-6) ** -self.balance)
-        steps = sorted(set(step.tolist()))
-        train = self._snapshots(data, [t for t in steps if t <= train_until])
-        valid = self._snapshots(data, [t for t in steps if train_until < t <= valid_until])
-        return self._train(_NodeTask(self), (train, valid or None), run)
+        self.extra_["share"] = counts / counts.sum()
+        train = self._snapshots(data, sorted(set(step[seen].tolist())))
+        valid = self._snapshots(data, sorted(set(step[(step > train_until) & (step <= valid_until)].tolist())))
+        self._start(train)
+        if not any(p.requires_grad for p in self.model_.parameters()):
+            self.result_ = FitResult([], 0, None, "closed form")
+            self.model_.eval()
+            return self
+        return self._train(self._task(), (train, valid or None), run)
 
     def predict(self, data, at=None):
         """Probabilities of the classes, (N, C).
@@ -111,17 +103,9 @@ class NodeClassifier(Estimator):
             One time for all nodes, in the graph's unit: edges before it count, and nodes whose step is later get NaN.
             By default each node is asked at the end of its own step.
         """
-        model, _ = self._ready()
-        step = torch.as_tensor(data.step)
         if at is not None and not np.isfinite(at):
             raise ValueError(f"at must be a finite time, got {at}")
-        times = [None] if at is not None else sorted(set(step.tolist()))
-        out = torch.full((len(step), self.num_classes), torch.nan)
-        with torch.no_grad():
-            for snapshot in self._snapshots(data, times, at):
-                mine = snapshot["asked"]
-                out[snapshot["nodes"][mine]] = model(snapshot)[0].softmax(-1).cpu()[mine]
-        return out
+        return self._ask(data, sorted(set(torch.as_tensor(data.step).tolist())) if at is None else [None], at)
 
     def score(self, data, steps=(40, 49), per_step=False):
         """Macro-F1, the illicit class's F1 (class 1) and accuracy on the labelled nodes of steps first … last.
@@ -129,25 +113,44 @@ class NodeClassifier(Estimator):
         ``per_step=True`` gives a dict of them for each step.
         """
         self._ready()
-        _, labels, step = self._check(data, self.num_classes)
+        _, labels, step = self._check(data)
         wanted = (step >= steps[0]) & (step <= steps[1]) & (labels >= 0)
         if not wanted.any():
             raise ValueError(f"data has no labelled node in steps {steps[0]} … {steps[1]}")
-        guess = self.predict(data).argmax(-1)
+        each = sorted(set(step[wanted].tolist()))
+        guess = self._ask(data, each).argmax(-1)
         if not per_step:
             return self._metrics(guess[wanted], labels[wanted])
-        each = sorted(set(step[wanted].tolist()))
         return {t: self._metrics(guess[wanted & (step == t)], labels[wanted & (step == t)]) for t in each}
+
+    # --- what a baseline may replace
+
+    def _start(self, train):
+        """Make the model, with what it takes from the training snapshots other than by gradients."""
+        self._build(in_feats=train[0]["features"].shape[1])
+
+    def _task(self):
+        return LabelTask(self)
+
+    # --- the rest
+
+    def _ask(self, data, steps, at=None):
+        """Probabilities (N, C) of the nodes of some steps; NaN for the others."""
+        model, device = self._ready()
+        out = torch.full((data.graph.num_nodes, self.num_classes), torch.nan)
+        with torch.no_grad():
+            for snapshot in self._each_snapshot(data, steps, at):
+                mine = snapshot["asked"]
+                out[snapshot["nodes"][mine]] = model(moved(snapshot, device)).softmax(-1).float().cpu()[mine]
+        return out
 
     def _metrics(self, guess, truth):
         parts = {"macro_f1": macro_f1(guess, truth, self.num_classes), "illicit_f1": f1_of(1, guess, truth)}
         return parts | {"accuracy": accuracy(guess, truth), "nodes": len(truth)}
 
-    def _model(self, in_feats):
-        return _NodeModel(self, in_feats)
-
-    def _check(self, data, num_classes=None):
-        graph, features = data.graph, torch.as_tensor(data.features, dtype=torch.float32)
+    def _check(self, data, labelled=True):
+        graph, features = data.graph, data.features
+        features = torch.zeros(graph.num_nodes, 0) if features is None else torch.as_tensor(features).float()
         labels, step = (torch.as_tensor(x).long() for x in (data.labels, data.step))
         if graph.times is None:
             raise ValueError("graph must have edge times; got a graph made with times=None")
@@ -157,69 +160,133 @@ class NodeClassifier(Estimator):
         bad = ~torch.isfinite(features).all(1)
         if bad.any():
             raise ValueError(f"features[{int(bad.nonzero()[0, 0])}] has a value that is not finite")
-        bad = (labels < -1) | (labels >= num_classes) if num_classes else torch.zeros(1, dtype=torch.bool)
-        if bad.any():
+        bad = (labels < -1) | (labels >= self.num_classes)
+        if labelled and bad.any():
             first = int(bad.nonzero()[0, 0])
-            raise ValueError(f"labels[{first}] is {labels[first]}; expected 0 … {num_classes - 1}, or -1 for none")
+            raise ValueError(f"labels[{first}] is {labels[first]}; expected 0 … {self.num_classes - 1}, or -1 for none")
         return features, labels, step
 
     def _snapshots(self, data, steps, at=None):
-        """What is known at the end of each step (or at ``at``), on the nodes that three layers can hear from."""
-        features, labels, step = self._check(data)
-        graph, unit = data.graph, time_scale(self.time_unit)
-        src, dst, times = graph.src, graph.dst, graph.times.double()
-        if self.both_ways:
-            src, dst, times = torch.cat([src, dst]), torch.cat([dst, src]), times.repeat(2)
-        return [_snapshot(src, dst, times, features, labels, step, t, at, unit) for t in steps]
+        return list(self._each_snapshot(data, steps, at))
+
+    def _each_snapshot(self, data, steps, at=None):
+        """What is known at the end of each step (or at ``at``), on the nodes that ``hops`` edges lead from."""
+        features, labels, step = self._check(data, labelled=False)
+        features = (features - self.extra_.get("mean", 0)) / self.extra_.get("scale", 1)
+        src, dst, times = data.graph.src, data.graph.dst, data.graph.times.double()
+        for t in steps:
+            snapshot = snapshot_at(src, dst, times, features, labels, step, t, at, self.hops, self.both_ways)
+            for name in ("times", "at", "elapsed", "last", "gap"):
+                snapshot[name] = snapshot[name] / time_scale(self.time_unit)
+            yield snapshot
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NodeClassifier(Modulated, Classifier):
+    r"""Classify the nodes of a graph whose edges arrive in time, step by step.
+
+    Two GATConv and one AIA layer, then :math:`\operatorname{softmax}(\mathbf h \mathbf W + \mathbf b)`. Masked nodes
+    ask the AIA layer with their label and are nobody's neighbour; the loss is on all nodes, and nothing is masked when
+    the model is used.
+
+    Parameters
+    ----------
+    dim, num_heads, num_classes, batch_size, balance, both_ways, time_unit
+        See :class:`Classifier`.
+    masking : {"cam", "token", "none"}
+        "token" is typical masking: features replaced by a shared token, keys kept.
+    detach : bool
+        See :class:`CaM`.
+    calendar : str, optional
+        Unit of the graph's times ("seconds", "hours", …) since ``origin``: then weekday and hour enter the attention
+        (α). None, for a clock without a calendar, switches that off.
+    origin : str
+        A date, by default 1970's first.
+    **training
+        Those of :class:`Training`, :class:`Estimator` and :class:`Modulated`.
+    """
+
+    masking: str = "cam"
+    detach: bool = False
+    calendar: str | None = None
+    origin: str = "1970-01-01"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.masking not in MASKINGS:
+            raise ValueError(f"masking must be one of {', '.join(MASKINGS)}, got {self.masking!r}")
+        CaM(self.mask_rate, 1)
+
+    def _start(self, train):
+        super()._start(train)
+        rows = torch.cat([s["features"][s["asked"]] for s in train])
+        sample = np.random.default_rng(self.seed).permutation(len(rows))[:CLUSTER_SAMPLE]
+        sample = rows[torch.from_numpy(sample.copy())].numpy()
+        clusters = KernelKMeans(self.num_clusters, kernel="linear", n_init=3, seed=self.seed).fit(sample).labels_
+        mine = [sample[clusters == k] if (clusters == k).any() else sample[:1] for k in range(self.num_clusters)]
+        self.model_.centres.copy_(torch.from_numpy(np.stack([x.mean(0) for x in mine])))
+
+    def _model(self, in_feats):
+        return _NodeModel(self, in_feats)
+
+    def _task(self):
+        return _NodeTask(self)
 
 
 class _NodeModel(nn.Module):
     def __init__(self, settings, in_feats):
         super().__init__()
-        K, rate = settings.num_clusters, settings.mask_rate
+        K, rate, self.settings = settings.num_clusters, settings.mask_rate, settings
         self.encoder = NodeEncoder(
             in_feats + K, K, settings.dim, settings.num_heads, settings.dropout, **settings._layer()
         )
         self.head = nn.Linear(settings.dim, settings.num_classes)
         self.cam = CaM(rate, settings.dim, settings.num_classes, settings.detach) if settings.masking == "cam" else None
         self.token = TokenMask(rate, in_feats + K) if settings.masking == "token" else None
-        for name, shape in (("mean", in_feats), ("scale", in_feats), ("centres", (K, in_feats))):
-            self.register_buffer(name, torch.ones(shape))
-        self.register_buffer("weights", torch.ones(settings.num_classes))
+        self.register_buffer("centres", torch.ones(K, in_feats))
 
-    def standard(self, features):
-        return (features - self.mean) / self.scale
+    def forward(self, snapshot):
+        return self.embed(snapshot)[0]
 
-    def forward(self, snapshot, masked=None):
+    def embed(self, snapshot, masked=None):
         """Logits (n, C), and what TPPLE needs: the plain layers' output and the clusters."""
-        snapshot = {name: x.to(self.mean.device) for name, x in snapshot.items()}
-        feat = self.standard(snapshot["features"])
+        feat = snapshot["features"]
         clusters = torch.cdist(feat, self.centres).argmin(-1)
         feat = torch.cat([feat, F.one_hot(clusters, len(self.centres)).to(feat.dtype)], -1)  # [X^f ‖ X^c]
-        keys = _graph(snapshot)
-        masked = torch.zeros(len(feat), dtype=torch.bool) if masked is None else masked
-        masked, query = masked.to(feat.device), None
-        if self.token is not None:
+        keys, query, detach = graph_of(snapshot), None, None
+        if self.token is not None and masked is not None:
             feat = self.token(feat, masked)
-        guard = contextlib.nullcontext()
-        if self.cam is not None and masked.any():
+        if self.cam is not None and masked is not None:
             keys, query = self.cam.keys(keys, masked), self.cam.query(snapshot["labels"], masked)
-            guard = self.cam.guard(self.encoder.aia, keys, masked)
-        own = torch.arange(len(feat), device=feat.device)
-        plain = TemporalGraph._trusted(torch.cat([keys.src, own]), torch.cat([keys.dst, own]), len(feat))
-        with guard:
-            h, _, x, _ = self.encoder(
-                keys, feat, snapshot["elapsed"], clusters, snapshot["at"], query, None, masked, plain, return_state=True
-            )
+            detach = masked if self.cam.detach else None
+        h, _, x, _ = self.encoder(
+            keys,
+            feat,
+            snapshot["elapsed"],
+            clusters,
+            snapshot["at"],
+            query,
+            self.calendar(snapshot["at"]),
+            masked,
+            with_loops(keys),
+            return_state=True,
+            detach=detach,
+        )
         return self.head(h), x, clusters
+
+    def calendar(self, times):
+        """What the calendar says at these times (n,), in the model's unit; None without one."""
+        settings = self.settings
+        if settings.calendar is None:
+            return None
+        return calendar_features(times * time_scale(settings.time_unit), settings.calendar, settings.origin).float()
 
     def tpple(self, snapshot, x, clusters):
         """Log-rate of each node's latest edges, given those before them, minus the integral since the edge before."""
-        snapshot = {name: y.to(x.device) for name, y in snapshot.items()}
-        graph, gap = _graph(snapshot), snapshot["gap"].to(x.dtype)
-        past, query = graph.select(snapshot["past"]), self.encoder.ask(x, snapshot["last"])
+        graph, gap, last = graph_of(snapshot), snapshot["gap"].to(x.dtype), snapshot["last"]
+        past, query = graph.select(~snapshot["latest"]), self.encoder.ask(x, last)
         with torch.autocast(x.device.type, enabled=False):
-            _, right, state = self.encoder.aia(past, x, gap, clusters, query=query, return_state=True)
+            _, right, state = self.encoder.aia(past, x, gap, clusters, query, self.calendar(last), return_state=True)
             left = self.encoder.aia.intensity(state, torch.zeros_like(gap))
         latest = snapshot["latest"]
         counts = torch.zeros(len(x), right.shape[-1], dtype=x.dtype, device=x.device)
@@ -228,78 +295,128 @@ class _NodeModel(nn.Module):
         return tpple(left, right, counts.unsqueeze(1), gap.unsqueeze(1), (gap > 0).unsqueeze(1))
 
 
-class _NodeTask:
-    """Cross-entropy on all labelled nodes of the steps, masked or not, less γ TPPLE; the two kinds reported apart."""
+class LabelTask:
+    """Cross-entropy on all labelled nodes of the steps, weighed by class."""
 
     metric, larger = "macro_f1", True
 
     def __init__(self, settings):
-        self.settings = settings
-        self.terms = {"loss": 1.0, "tpple": -settings.gamma, "masked": 0.0, "unmasked": 0.0}
+        self.settings, self.terms = settings, {"loss": 1.0}
+        share = settings.extra_.get("share", torch.ones(settings.num_classes))
+        self.weights = share.clamp_min(1e-6) ** -settings.balance
 
     def size(self, train):
         return len(train)
 
+    def batch(self, model, snapshots):
+        """Snapshots side by side on the model's device, and who is asked and has a label."""
+        snapshot = moved(union(snapshots), next(model.parameters()).device)
+        return snapshot, snapshot["asked"] & (snapshot["labels"] >= 0)
+
+    def mean(self, logits, snapshot, labelled):
+        """Each labelled node's cross-entropy, and the weighted sum with its count."""
+        labels = snapshot["labels"][labelled]
+        each, weights = F.cross_entropy(logits[labelled], labels, reduction="none"), self.weights.to(labels.device)
+        return each, ((weights[labels] * each).sum(), weights[labels].sum())
+
     def loss(self, model, train, ids, seed, epoch):
-        snapshot = _union([train[i] for i in ids.tolist()])
-        labelled = snapshot["asked"] & (snapshot["labels"] >= 0)
+        snapshot, labelled = self.batch(model, [train[i] for i in ids.tolist()])
+        return {"loss": self.mean(model(snapshot), snapshot, labelled)[1]}
+
+    def evaluate(self, model, valid):
+        snapshot, labelled = self.batch(model, valid)
+        return self.settings._metrics(model(snapshot).argmax(-1)[labelled], snapshot["labels"][labelled])
+
+
+class _NodeTask(LabelTask):
+    """The same, masked or not, less γ TPPLE; the masked and the others reported apart."""
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.terms = {"loss": 1.0, "tpple": -settings.gamma, "masked": 0.0, "unmasked": 0.0}
+
+    def loss(self, model, train, ids, seed, epoch):
+        snapshot, labelled = self.batch(model, [train[i] for i in ids.tolist()])
         masked = torch.zeros_like(labelled)
         if self.settings.masking != "none":
             masked = (model.cam or model.token).pick(snapshot["nodes"], seed, epoch, labelled)
-        logits, x, clusters = model(snapshot, masked)
-        labels = snapshot["labels"][labelled].to(logits.device)
-        each = F.cross_entropy(logits[labelled.to(logits.device)], labels, reduction="none")
-        weights, hidden = model.weights[labels], masked[labelled].to(each.device)
-        parts = {"loss": ((weights * each).sum(), weights.sum())}
+        logits, x, clusters = model.embed(snapshot, masked)
+        each, loss = self.mean(logits, snapshot, labelled)
+        parts, hidden = {"loss": loss}, masked[labelled]
         for name, some in (("masked", hidden), ("unmasked", ~hidden)):
             parts[name] = each[some].detach().sum(), some.sum()
         if self.settings.gamma:
             parts["tpple"] = model.tpple(snapshot, x, clusters) * len(x), len(x)
         return parts
 
-    def evaluate(self, model, valid):
-        snapshot = _union(valid)
-        labelled = snapshot["asked"] & (snapshot["labels"] >= 0)
-        guess = model(snapshot)[0].argmax(-1).cpu()
-        return self.settings._metrics(guess[labelled], snapshot["labels"][labelled])
 
+def snapshot_at(src, dst, times, features, labels, step, t, at=None, hops=3, both_ways=True):
+    """What is known at the end of step ``t`` (or, with ``t=None``, at the time ``at``) to the nodes asked about.
 
-def _snapshot(src, dst, times, features, labels, step, t, at, unit):
+    Parameters
+    ----------
+    src, dst, times : tensors, shape (E,)
+    features : tensor, shape (N, F)
+    labels, step : int tensors, shape (N,)
+    hops : int
+        Nodes that lie further than this from those asked about are left out.
+    both_ways : bool
+        Each edge is also read backwards.
+
+    Returns
+    -------
+    dict of tensors
+        By node (n,): ``nodes`` (their ids), ``features``, ``labels``, ``step``, ``asked``, ``now`` (the step asked
+        about), ``at`` (the time), ``last`` (of the latest edge into it; its step's beginning without any), ``elapsed``
+        (since then), ``gap`` (from the edge before to the last).
+        By edge (e,): ``src``, ``dst``, ``times``, ``latest`` (of those into its node), ``share`` (of all edges that
+        came before it, 0 … 1).
+    """
     asked = step <= at if t is None else step == t
-    at = float(t + 1) if at is None else float(at)
+    at = float(t + 1) if t is not None else float(at)
     known = times < at
     src, dst, times = src[known], dst[known], times[known]
+    if not features.shape[1]:
+        degree = torch.stack([torch.bincount(end, minlength=len(step)) for end in (dst, src)], 1)
+        features = torch.log1p(degree.float())
+    if both_ways:
+        src, dst, times = torch.cat([src, dst]), torch.cat([dst, src]), times.repeat(2)
     inside = asked.clone()
-    for _ in range(3):  # as many as there are layers
-        inside[src[inside[dst]]] = True
+    for _ in range(hops):
+        heard = src[inside[dst]]
+        if inside[heard].all():
+            break
+        inside[heard] = True
     kept, number = inside[src] & inside[dst], torch.cumsum(inside, 0) - 1
     nodes = inside.nonzero()[:, 0]
     src, dst, times = number[src[kept]], number[dst[kept]], times[kept]
-    start = step[nodes].double().clamp_max(at)  # before its first edge a node's clock runs from its step's beginning
+    start = step[nodes].double().clamp_max(at)
     never = torch.full_like(start, -torch.inf)
     last = never.scatter_reduce(0, dst, times, "amax")
     latest = times == last[dst]
-    before = never.scatter_reduce(0, dst[~latest], times[~latest], "amax")
-    seen = torch.isfinite(last)
-    before, last = torch.where(torch.isfinite(before), before, start), torch.where(seen, last, start)
+    second = never.scatter_reduce(0, dst[~latest], times[~latest], "amax")
+    heard = torch.isfinite(last)
+    second, last = torch.where(torch.isfinite(second), second, start), torch.where(heard, last, start)
     return {
         "nodes": nodes,
-        "src": src,
-        "dst": dst,
-        "times": times / unit,
-        "latest": latest,
-        "past": ~latest,
         "features": features[nodes],
         "labels": labels[nodes],
+        "step": step[nodes],
         "asked": asked[nodes],
-        "at": torch.full_like(start, at / unit),
-        "elapsed": (at - last) / unit,
-        "last": last / unit,
-        "gap": torch.where(seen, (last - before).clamp_min(0), 0) / unit,
+        "now": torch.full_like(nodes, int(at) if t is None else t),
+        "at": torch.full_like(start, at),
+        "last": last,
+        "elapsed": at - last,
+        "gap": torch.where(heard, (last - second).clamp_min(0), 0),
+        "src": src,
+        "dst": dst,
+        "times": times,
+        "latest": latest,
+        "share": torch.searchsorted(times.sort().values, times) / max(len(times), 1),
     }
 
 
-def _union(snapshots):
+def union(snapshots):
     """Several snapshots side by side, as one that has no edge between them."""
     sizes = torch.tensor([len(s["nodes"]) for s in snapshots])
     offsets = (torch.cumsum(sizes, 0) - sizes).tolist()
@@ -309,5 +426,19 @@ def _union(snapshots):
     return joined
 
 
-def _graph(snapshot):
+def moved(snapshot, device):
+    """A snapshot on a device."""
+    return {name: x.to(device) for name, x in snapshot.items()}
+
+
+def graph_of(snapshot):
+    """A snapshot's edges as a :class:`TemporalGraph`."""
     return TemporalGraph._trusted(snapshot["src"], snapshot["dst"], len(snapshot["nodes"]), snapshot["times"])
+
+
+def with_loops(graph):
+    """The graph and an edge of weight one from every node to itself; times are left out."""
+    own = torch.arange(graph.num_nodes, device=graph.device)
+    weights = None if graph.weights is None else torch.cat([graph.weights, graph.weights.new_ones(len(own))])
+    ends = torch.cat([graph.src, own]), torch.cat([graph.dst, own])
+    return TemporalGraph._trusted(*ends, graph.num_nodes, weights=weights)
