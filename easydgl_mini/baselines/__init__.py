@@ -1,0 +1,16 @@
+"""The systems the paper compares with, one short module each: a layer or a model; data, loop and metrics are shared.
+
+To add one: a file here with an estimator (a subclass of ``Recommender``, ``Classifier`` or ``Forecaster``, or any class
+with their ``fit``, ``predict`` and ``score``) under ``@register(name, title, task)``, and a test of a property that only
+the right implementation has. The chapter *The baselines* and ``easydgl-mini reproduce`` then know it by its name.
+"""
+
+import importlib
+import pkgutil
+
+from .registry import REGISTRY, Baseline, register
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["REGISTRY", "Baseline", "register"]

@@ -1,0 +1,422 @@
+"""Baselines for nodes: counts, propagation and trees against oracles; attention, evolving weights, memory by hand."""
+
+import dataclasses
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import easydgl_mini as em
+from easydgl_mini.baselines import REGISTRY
+from easydgl_mini.baselines.evolvegcn import EvolveGCNModel, EvolvingWeight
+from easydgl_mini.baselines.tgat_node import TemporalConv, TGATModel, TimeCode
+from easydgl_mini.baselines.tgn import Memory, TGNModel
+from easydgl_mini.train.node import graph_of, snapshot_at, union
+
+TRAINED = ["tgat", "evolvegcn", "tgn"]
+NAMES = ["majority", "label_propagation", "random_forest", *TRAINED]
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def scrambled(module):
+    """The module in float64, with random parameters, at rest."""
+    module = module.double().eval()
+    for n, x in enumerate(module.parameters()):
+        x.data.copy_(draw(*x.shape, seed=n) * 0.5)
+    return module
+
+
+def small(labels=(0, 1, 1, 2, -1, 0, 1, 2)):
+    """Eight nodes in three steps, edges across steps; node 7 is alone."""
+    return SimpleNamespace(
+        graph=em.TemporalGraph(
+            [0, 1, 3, 4, 2, 6, 5], [1, 2, 1, 3, 4, 5, 0], 8, times=[0.2, 0.6, 1.1, 1.3, 1.3, 2.1, 2.5]
+        ),
+        features=draw(8, 3).numpy(),
+        labels=np.array(labels),
+        step=np.array([0, 0, 0, 1, 1, 2, 2, 2]),
+    )
+
+
+def a_snapshot(data=None, t=2, hops=9):
+    data = data or small()
+    (snapshot,) = REGISTRY["tgat"]("node", num_layers=hops)._snapshots(data, [t])
+    return snapshot | {"features": snapshot["features"].double()}
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    """Every transaction's label told: the smallest world is then large enough to tell systems apart."""
+    world = em.simulate.ledger("tiny")
+    return dataclasses.replace(world, labels=world.truth.label)
+
+
+@pytest.fixture(scope="module")
+def fitted(ledger):
+    settings = {"num_classes": 2, "balance": 0.5}
+    return {
+        name: REGISTRY[name]("node", **settings, **({"epochs": 5, "lr": 1e-2} if name in TRAINED else {})).fit(
+            ledger, 34, 38
+        )
+        for name in NAMES
+    }
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("name", ["random_forest", *TRAINED])
+def test_better_than_the_majority(name, fitted, ledger):
+    """Margin: macro-F1 0.1 above the majority's, on four steps before the change of regime."""
+    least = fitted["majority"].score(ledger, (39, 42))["macro_f1"] + 0.1
+    assert fitted[name].score(ledger, (39, 42))["macro_f1"] > least
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved(name, fitted, ledger, tmp_path):
+    fitted[name].save(tmp_path / "model.pt")
+    again = type(fitted[name]).load(tmp_path / "model.pt")
+    assert torch.equal(again.predict(ledger), fitted[name].predict(ledger)) and repr(again) == repr(fitted[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_future_is_not_known(name, fitted, ledger):
+    model, early = fitted[name], fitted[name].predict(ledger, at=20.5)
+    assert torch.isnan(early[ledger.step > 20]).all() and torch.isfinite(early[ledger.step <= 20]).all()
+    torch.testing.assert_close(early[ledger.step <= 20].sum(1), torch.ones(int((ledger.step <= 20).sum())))
+    past = dataclasses.replace(ledger, graph=ledger.graph.select(ledger.graph.times < 20.5))
+    torch.testing.assert_close(model.predict(past, at=20.5), early, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_renaming_nodes_renames_the_answers(name, fitted, ledger):
+    new = np.random.default_rng(0).permutation(6000)  # node n is now called new[n]
+    src, dst = (torch.from_numpy(new)[end] for end in ledger.graph.edges())
+    graph = em.TemporalGraph(src, dst, 6000, times=ledger.graph.times)
+    old = np.argsort(new)
+    parts = {key: getattr(ledger, key)[old] for key in ("features", "labels", "step")}
+    renamed = fitted[name].predict(SimpleNamespace(graph=graph, **parts))
+    torch.testing.assert_close(renamed[new], fitted[name].predict(ledger), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_steps_together_and_alone(name, fitted, ledger):
+    """No state passes from one snapshot to another: two at once, in either order, give what each gives alone."""
+    model, parts = fitted[name].model_, fitted[name]._snapshots(ledger, [12, 40])
+    with torch.no_grad():
+        first, second = model(parts[0]), model(parts[1])
+        torch.testing.assert_close(model(union(parts)), torch.cat([first, second]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(union(parts[::-1])), torch.cat([second, first]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_resumed_is_uninterrupted(name, ledger, tmp_path):
+    settings = {"num_classes": 2, "dim": 8, "batch_size": 2}
+    whole = REGISTRY[name]("node", epochs=2, **settings).fit(ledger, 6, 7)
+    REGISTRY[name]("node", epochs=1, **settings).fit(ledger, 6, 7, checkpoint=tmp_path)
+    resumed = REGISTRY[name]("node", epochs=2, **settings).fit(ledger, 6, 7, checkpoint=tmp_path, resume=True)
+    one, two = whole.model_.state_dict(), resumed.model_.state_dict()
+    assert whole.result_.history == resumed.result_.history and all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_in_bfloat16_and_without_features(name, ledger):
+    bare = SimpleNamespace(graph=ledger.graph, features=None, labels=ledger.labels, step=ledger.step)
+    model = REGISTRY[name]("node", dim=8, epochs=1, precision="bf16").fit(bare, 3, 4)
+    assert torch.isfinite(model.predict(bare)).all()
+
+
+# --- majority
+
+
+def test_majority_by_hand():
+    """Labelled nodes of steps 0 and 1: 0, 1, 1, 2; node 4 has no label, step 2 is not training."""
+    model = REGISTRY["majority"]("node").fit(small(), train_until=1, valid_until=1)
+    torch.testing.assert_close(model.predict(small()), torch.tensor([0.25, 0.5, 0.25]).expand(8, -1))
+    scores = model.score(small(), (2, 2))  # truth 0, 1, 2, guess 1
+    assert scores["macro_f1"] == pytest.approx(0.5 / 3) and scores["accuracy"] == pytest.approx(1 / 3)
+    assert scores["illicit_f1"] == pytest.approx(0.5) and model.result_.stopped == "closed form"
+
+
+# --- label propagation
+
+
+def spread(data, t, known, alpha, rounds=None):
+    """Dense, by NumPy: iterated, or with ``rounds=None`` solved."""
+    now = data.graph.times.numpy() < t + 1
+    A = np.zeros((8, 8))
+    np.add.at(A, (data.graph.src.numpy()[now], data.graph.dst.numpy()[now]), 1.0)
+    A = A + A.T
+    d = np.maximum(A.sum(1), 1) ** -0.5
+    S, Y = d[:, None] * A * d, np.eye(3)[data.labels] * known[:, None]
+    if rounds is None:
+        F = np.linalg.solve(np.eye(8) - alpha * S, (1 - alpha) * Y)
+    else:
+        F = Y
+        for _ in range(rounds):
+            F = alpha * S @ F + (1 - alpha) * Y
+    with np.errstate(invalid="ignore"):
+        return F / F.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(("rounds", "oracle"), [(3, 3), (400, None)])
+def test_label_propagation_by_dense_matrices(rounds, oracle):
+    data = small()
+    settings = {"rounds": rounds, "alpha": 0.8, "known_until": 9}
+    ours = REGISTRY["label_propagation"]("node", **settings).fit(data, 1, 1).predict(data)
+    for t in (1, 2):
+        known = (data.step < t) & (data.labels >= 0)
+        expected = spread(data, t, known, 0.8, oracle)
+        asked = (data.step == t) & np.isfinite(expected).all(1)
+        assert asked.sum() == 2
+        np.testing.assert_allclose(ours[asked], expected[asked], atol=1e-5)
+    assert ours[7].tolist() == pytest.approx([0.25, 0.5, 0.25])  # nothing arrives: the shares in training
+
+
+def test_label_propagation_knows_earlier_labels_of_training_only():
+    data = small()
+    model = REGISTRY["label_propagation"]("node").fit(data, 0, 0)
+    np.testing.assert_allclose(
+        model.predict(data)[[5, 6]], spread(data, 2, (data.step == 0) & (data.labels >= 0), 0.9)[[5, 6]], atol=0.02
+    )
+    for change in ([3, 4, 5, 6, 7], [3]):  # later than training, or asked about
+        other = small()
+        other.labels[change] = 0
+        assert torch.equal(model.predict(other), model.predict(data))
+    up_to_date = REGISTRY["label_propagation"]("node", known_until=9).fit(data, 0, 0)
+    other = small()
+    other.labels[3] = 0
+    assert (up_to_date.predict(other) - up_to_date.predict(data))[[5, 6]].abs().max() > 0.05
+    other.labels[5:] = 0
+    assert torch.equal(up_to_date.predict(other)[5:], up_to_date.predict(SimpleNamespace(**vars(other)))[5:])
+    with pytest.raises(ValueError, match="alpha"):
+        REGISTRY["label_propagation"]("node", alpha=1.0)
+
+
+def test_label_propagation_without_earlier_neighbours_is_the_majority(fitted, ledger):
+    torch.testing.assert_close(fitted["label_propagation"].predict(ledger), fitted["majority"].predict(ledger))
+
+
+# --- random forest
+
+
+def test_the_forest_is_scikit_learns(fitted, ledger):
+    from sklearn.ensemble import RandomForestClassifier
+
+    x, seen = torch.from_numpy(ledger.features), ledger.step <= 34
+    standard = ((x - x[seen].mean(0)) / (x[seen] - x[seen].mean(0)).square().mean(0).sqrt()).numpy()
+    y = ledger.labels[seen]
+    weights = (np.bincount(y) / len(y)).astype(np.float32) ** -0.5
+    theirs = RandomForestClassifier(50, random_state=0).fit(standard[seen], y, sample_weight=weights[y])
+    np.testing.assert_allclose(fitted["random_forest"].predict(ledger), theirs.predict_proba(standard), atol=1e-5)
+
+
+def test_a_class_that_training_lacks_has_no_vote():
+    data = small(labels=(0, 2, 2, 0, -1, 0, 1, 2))
+    probability = REGISTRY["random_forest"]("node", trees=5).fit(data, 1, 1).predict(data)
+    assert (probability[:, 1] < 1e-6).all() and (probability[:4].argmax(1) == torch.tensor([0, 2, 2, 0])).sum() >= 3
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch, fitted, ledger):
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    with pytest.raises(ImportError, match="pip install scikit-learn"):
+        REGISTRY["random_forest"]("node").fit(small(), 1, 1)
+    assert torch.isfinite(fitted["random_forest"].predict(ledger)).all()  # a fitted one needs it no more
+
+
+# --- TGAT
+
+
+def by_loops(layer, graph, x, age):
+    """One TGAT layer, node by node and head by head."""
+    heads, width = layer.heads
+    phi = lambda t: np.cos(t * layer.clock.frequency.detach().numpy()) / np.sqrt(x.shape[1])  # noqa: E731
+    layer.clock.phase.data.zero_()
+    Wq, Wn, Wt = (m.weight.detach().numpy() for m in (layer.query, layer.of_node, layer.of_time))
+    out = []
+    for u in range(len(x)):
+        edges = [e for e in range(graph.num_edges) if graph.dst[e] == u]
+        heard = np.zeros(heads * width)
+        for h in range(heads if edges else 0):
+            row = slice(h * width, (h + 1) * width)
+            value = slice(heads * width + h * width, heads * width + (h + 1) * width)
+            q = Wq[row] @ np.concatenate([x[u], phi(0.0)])
+            keys = np.stack([Wn[row] @ x[graph.src[e]] + Wt[row] @ phi(age[e]) for e in edges])
+            values = np.stack([Wn[value] @ x[graph.src[e]] + Wt[value] @ phi(age[e]) for e in edges])
+            weights = np.exp(keys @ q / np.sqrt(width))
+            heard[row] = weights / weights.sum() @ values
+        out.append(np.concatenate([heard, x[u]]))
+    with torch.no_grad():
+        return layer.mixer(torch.from_numpy(np.stack(out)))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_temporal_layer_by_loops(heads):
+    """Three heads of two share a width of four: they are then wider together."""
+    layer, graph = scrambled(TemporalConv(4, heads)), graph_of(a_snapshot())
+    x, age = draw(graph.num_nodes, 4), draw(graph.num_edges, seed=3).abs()
+    expected = by_loops(layer, graph, x.numpy(), age.numpy())
+    torch.testing.assert_close(layer(graph, x, age).detach(), expected)
+
+
+def test_the_time_code_by_hand():
+    code = TimeCode(2).double()
+    code.frequency.data.copy_(torch.tensor([1.0, 0.5]))
+    code.phase.data.copy_(torch.tensor([0.0, np.pi / 2]))
+    got = code(torch.tensor(np.pi))
+    torch.testing.assert_close(got, torch.tensor([-1.0, -1.0], dtype=torch.float64) / 2**0.5)
+    start = TimeCode(5)
+    torch.testing.assert_close(start(torch.zeros(3)), torch.full((3, 5), 5**-0.5))
+
+
+@pytest.mark.parametrize("make", [TGATModel, TGNModel])
+def test_shifting_all_times_changes_nothing(make):
+    """Only ages count; a later question, or one older edge, does change the answer."""
+    more = (2,) if make is TGNModel else ()
+    model, snapshot = scrambled(make(3, 4, 2, 1, 0.0, 3, *more)), a_snapshot()
+    shifted = snapshot | {"times": snapshot["times"] + 1000, "at": snapshot["at"] + 1000}
+    out = model(snapshot)
+    torch.testing.assert_close(model(shifted), out)
+    assert (model(snapshot | {"at": snapshot["at"] + 1}) - out).abs().max() > 1e-3
+    older = snapshot["times"].clone()
+    older[0] -= 0.1
+    assert (model(snapshot | {"times": older}) - out).abs().max() > 1e-4
+
+
+# --- EvolveGCN
+
+
+def test_weights_evolve_by_the_gru_equation():
+    weight = scrambled(EvolvingWeight(3, 2))
+    W, U, V, B = (x.detach().numpy() for x in (weight.start, weight.U, weight.V, weight.B))
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    by_hand = [W]
+    for _ in range(4):
+        Z, R = sigmoid(U[0] @ W + B[0]), sigmoid(U[1] @ W + B[1])
+        W = (1 - Z) * W + Z * np.tanh(U[2] @ W + V @ (R * W) + B[2])
+        by_hand.append(W)
+    at = weight.at([0, 2, 4])
+    assert torch.equal(at[0], weight.start)
+    for got, n in zip(at, (0, 2, 4), strict=True):
+        np.testing.assert_allclose(got.detach().numpy(), by_hand[n], atol=1e-12)
+
+
+def test_the_first_training_step_has_the_initial_weights(ledger):
+    model = REGISTRY["evolvegcn"]("node", num_classes=2, dim=8, epochs=1).fit(ledger, 3, 4).model_
+    assert model.first == 1
+    (snapshot,) = REGISTRY["evolvegcn"]("node")._snapshots(ledger, [1])
+    with torch.no_grad():
+        before = model(snapshot)
+        for layer in model.weights:
+            layer.B.add_(1.0)  # the GRU has not run yet at the first step …
+        assert torch.equal(model(snapshot), before)
+        moved = model(snapshot | {"now": snapshot["now"] + 1})
+        assert (moved - before).abs().max() > 1e-3  # … and runs once at the second
+
+
+def test_each_step_has_its_own_weights():
+    """Against dense matrices: two snapshots in one batch, steps 3 and 5, the first training step being 2."""
+    model = scrambled(EvolveGCNModel(3, 4, 2, 0.0, 3))
+    model.first.fill_(2)
+    data = small()
+    parts = [
+        a_snapshot(data, t) | {"now": torch.full_like(a_snapshot(data, t)["nodes"], now)} for t, now in ((1, 3), (2, 5))
+    ]
+    out, start = model(union(parts)).detach(), 0
+    for part, gru in zip(parts, (1, 3), strict=True):
+        n = len(part["nodes"])
+        A = torch.zeros(n, n, dtype=torch.float64)
+        A.index_put_((part["dst"], part["src"]), torch.ones(len(part["src"]), dtype=torch.float64), accumulate=True)
+        A += torch.eye(n)
+        A = A / (A.sum(1)[:, None] * A.sum(1)).sqrt()
+        h = part["features"]
+        for layer in model.weights:
+            (W,) = layer.at([gru])
+            h = torch.relu(A @ h @ W)
+        torch.testing.assert_close(out[start : start + n], model.head(h).detach())
+        start += n
+
+
+# --- TGN
+
+
+def test_only_nodes_with_events_change_their_memory():
+    memory, snapshot = scrambled(Memory(4, 2)), a_snapshot()
+    s = memory(snapshot)
+    quiet = torch.ones(len(s), dtype=torch.bool)
+    quiet[snapshot["dst"]] = False
+    assert quiet.sum() == 1 and (s[quiet] == 0).all() and (s[~quiet].abs().amax(1) > 1e-3).all()
+    # of two chunks the second has node 1's last message no more: it keeps what the first chunk wrote
+    first = {k: (v[snapshot["share"] < 0.5] if len(v) == len(snapshot["src"]) else v) for k, v in snapshot.items()}
+    first["share"] = torch.zeros(len(first["src"]))
+    early = scrambled(Memory(4, 1))(first)
+    later = torch.zeros_like(quiet)
+    later[snapshot["dst"][snapshot["share"] >= 0.5]] = True
+    torch.testing.assert_close(s[~later], early[~later])
+    assert (later & ~quiet).any() and ((s - early)[later].abs().amax(1) > 1e-4).all()
+
+
+def test_memory_by_loops():
+    """Chunk by chunk, node by node, torch's GRU cell given the mean of the messages."""
+    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot()
+    src, dst, times = (snapshot[name].tolist() for name in ("src", "dst", "times"))
+    rank = [sum(other < t for other in times) for t in times]
+    state = {u: torch.zeros(4, dtype=torch.float64) for u in range(len(snapshot["nodes"]))}
+    seen = {u: min((t for t, v in zip(times, dst, strict=True) if v == u), default=None) for u in state}
+    for chunk in range(3):
+        mine = [e for e in range(len(src)) if int(rank[e] / len(src) * 3) == chunk]
+        new = dict(state)
+        for u in {dst[e] for e in mine}:
+            events = [e for e in mine if dst[e] == u]
+            messages = [
+                torch.cat([state[u], state[src[e]], memory.clock(torch.tensor(times[e] - seen[u]))]) for e in events
+            ]
+            new[u] = memory.gru(torch.stack(messages).mean(0)[None], state[u][None])[0]
+        for e in mine:
+            seen[dst[e]] = max(seen[dst[e]], times[e])
+        state = new
+    torch.testing.assert_close(memory(snapshot), torch.stack([state[u] for u in range(len(state))]))
+
+
+def test_edges_are_played_in_order_of_time_not_of_the_file():
+    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot()
+    order = torch.randperm(len(snapshot["src"]), generator=torch.Generator().manual_seed(0))
+    edges = {name: snapshot[name][order] for name in ("src", "dst", "times", "latest", "share")}
+    torch.testing.assert_close(memory(snapshot | edges), memory(snapshot))
+    back = snapshot | {"share": snapshot["share"].max() - snapshot["share"]}
+    assert (memory(back) - memory(snapshot)).abs().max() > 1e-4
+
+
+def test_tgn_reads_its_memory_and_learns_to_write_it():
+    model, snapshot = scrambled(TGNModel(3, 8, 2, 2, 0.0, 3, 2)), a_snapshot()
+    out = model(snapshot)
+    x = model.memory(snapshot) + model.enter(snapshot["features"])
+    torch.testing.assert_close(out, model.head(model.attend(snapshot, x)))
+    out.square().sum().backward()
+    assert model.memory.gru.weight_hh.grad.abs().max() > 0 and model.memory.clock.frequency.grad.abs().max() > 0
+
+
+# --- what a snapshot says
+
+
+def test_steps_shares_and_degrees_of_a_snapshot():
+    data = small()
+    features = torch.zeros(8, 0)
+    labels, step = torch.from_numpy(data.labels), torch.from_numpy(data.step)
+    s = snapshot_at(data.graph.src, data.graph.dst, data.graph.times, features, labels, step, 1, hops=9)
+    assert (
+        s["nodes"].tolist() == [0, 1, 2, 3, 4]
+        and s["now"].tolist() == [1] * 5
+        and s["step"].tolist() == [0, 0, 0, 1, 1]
+    )
+    assert s["share"][:5].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.6])  # five edges, read both ways; two are tied
+    into, out = [0, 2, 1, 1, 1], [1, 1, 1, 1, 1]
+    np.testing.assert_allclose(s["features"].numpy(), np.log1p(np.stack([into, out], 1)), rtol=1e-6)
+    near = snapshot_at(data.graph.src, data.graph.dst, data.graph.times, features, labels, step, 1, hops=0)
+    assert near["nodes"].tolist() == [3, 4] and len(near["src"]) == 2
+    np.testing.assert_allclose(near["features"].numpy(), s["features"][3:].numpy())  # degrees are of the whole graph
