@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import time
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -15,10 +16,10 @@ import pandas as pd
 import scipy.sparse
 import torch
 
-from . import __version__, graph, interpret, simulate
+from . import __version__, data, graph, interpret, simulate
 from .interpret.report import METRICS
 
-NEEDED = ("numpy", "scipy", "pandas", "matplotlib", "torch")
+NEEDED = ("numpy", "scipy", "pandas", "matplotlib", "torch", "pooch", "tqdm")
 OPTIONAL = {
     "dgl": "the DGL backend (builds up to Python 3.11); plain torch serves without it",
     "jupyter-book": "rendering the book",
@@ -28,9 +29,29 @@ OPTIONAL = {
     "playwright": "the tests of the rendered pages",
 }
 WORLDS = ("bazaar", "ledger", "freeway")
+RAW = ("netflix", "tmall", "koubei", "elliptic", "metr-la")
 SCALES = ("tiny", "small", "full")
 LOOK = 2**24  # numbers checked at a time
 YES_NO = {True: "yes", False: "no"}
+SIMULATE_EXAMPLE = """example:
+  easydgl-mini simulate bazaar --scale tiny --out bazaar-tiny
+  easydgl-mini simulate netflix --scale full --out data/netflix
+
+bazaar, ledger and freeway are worlds of our own, with their truth. netflix, tmall, koubei, elliptic and metr-la are
+simulated raw files in the public format of the dataset, of the paper's size at --scale full, with their truth.
+"""
+DATA_EXAMPLE = """example:
+  easydgl-mini data fetch ml-1m --data data
+  easydgl-mini data prepare ml-1m --data data
+  easydgl-mini data verify ml-1m --data data
+
+fetch    downloads a public dataset into DIR/NAME, checks its SHA-256, and goes on where it was interrupted; of the
+         others it says what to download and where to put it (exit code 2). Only this command uses the network.
+prepare  reads the raw files in DIR/NAME, keeps them in a compact form in DIR/.easydgl-cache, prints what was dropped.
+verify   reads and hashes everything again and says what is wrong (exit code 2), or that nothing is.
+
+datasets:
+"""
 LENS_EXAMPLE = """example:
   easydgl-mini lens --graph g.npz --predictions a.npy --donor b.npy --truth t.npy --band :50 --band 500:
 
@@ -140,6 +161,66 @@ def write_world(arguments):
         np.savez_compressed(out / name, **arrays)
         print(f"{out / name}: " + ", ".join(f"{key} {value.shape}" for key, value in arrays.items()))
     print(f"Simulated, not observed: {arguments.world} at scale {arguments.scale}, seed {arguments.seed}.")
+
+
+def write_raw(arguments):
+    """Write simulated raw files in the public format of a dataset, with their truth."""
+    try:
+        written = data.raw.write_raw(arguments.world, arguments.scale, arguments.out, arguments.seed)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error  # out, the only argument that was not checked
+    for name, text in written.items():
+        print(f"{Path(arguments.out) / name}: {text}")
+    print(f"Simulated, not observed: {arguments.world} at scale {arguments.scale}, seed {arguments.seed}.")
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+def datasets():
+    """The datasets by name, with where to get them, as a list to print."""
+    rows = []
+    for name, entry in sorted(data.DATASETS.items()):
+        rows.append(f"  {name}: {entry.title}, {entry.task}; {entry.files}")
+        rows.append(f"      {'fetch, or ' if entry.fetch else ''}{entry.where}")
+    return "\n".join(rows)
+
+
+def data_fetch(arguments):
+    """Download a public dataset, or say what to do."""
+    try:
+        paths = data.fetch(arguments.name, arguments.data, progress=sys.stderr.isatty())
+    except KeyboardInterrupt:
+        print("easydgl-mini data: interrupted; what has come is kept, the same command goes on", file=sys.stderr)
+        raise SystemExit(130) from None
+    for path in paths:
+        print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def data_prepare(arguments):
+    """Read and cache a dataset, and print what became of its rows."""
+    start = time.perf_counter()
+    prepared = data.prepare(arguments.name, arguments.data, errors=arguments.errors)
+    seconds = time.perf_counter() - start
+    print(prepared.report)
+    for note in prepared.report.notes:
+        print(f"note: {note}")
+    print(data.DATASETS[arguments.name].make(prepared.arrays))
+    print(f"fingerprint {prepared.fingerprint}")
+    if prepared.path is None:
+        print(f"read in {seconds:.1f} s; not kept")
+    else:
+        size = prepared.path.stat().st_size / 1e6
+        how = f"written in {seconds:.1f} s ({prepared.built})" if prepared.built else f"up to date ({seconds:.1f} s)"
+        print(f"{prepared.path}: {size:,.1f} MB, {how}")
+
+
+def data_verify(arguments):
+    """Read and hash a dataset again; raise if something is wrong."""
+    wrong = data.verify(arguments.name, arguments.data, errors=arguments.errors)
+    if wrong:
+        raise ValueError(f"{arguments.name}: " + "; ".join(wrong))
+    print(f"{arguments.name}: nothing is wrong with the raw files, nor with what was prepared from them")
 
 
 # ------------------------------------------------------------------------------------------------ lens
@@ -339,14 +420,23 @@ def parser():
     sub = commands.add_parser("doctor", help=text, description=text, epilog=f"example:\n  {example}", **raw)
     sub.set_defaults(run=doctor)
 
-    text = "write a simulated world and its truth as CSV and NPZ files"
-    example = "easydgl-mini simulate bazaar --scale tiny --out bazaar-tiny"
-    sub = commands.add_parser("simulate", help=text, description=text, epilog=f"example:\n  {example}", **raw)
-    sub.add_argument("world", choices=WORLDS, metavar="NAME", help="bazaar, ledger or freeway")
+    text = "write a simulated world, or a dataset's raw files, and the truth"
+    sub = commands.add_parser("simulate", help=text, description=text, epilog=SIMULATE_EXAMPLE, **raw)
+    sub.add_argument("world", choices=WORLDS + RAW, metavar="NAME", help=", ".join(WORLDS + RAW))
     sub.add_argument("--scale", choices=SCALES, default="small", help="tiny, small (default) or full")
     sub.add_argument("--seed", type=natural, default=0, help="same seed, same world (default 0)")
     sub.add_argument("--out", required=True, metavar="DIR", help="a new folder for the files")
-    sub.set_defaults(run=write_world)
+    sub.set_defaults(run=lambda arguments: (write_raw if arguments.world in RAW else write_world)(arguments))
+
+    text = "fetch a dataset's files, prepare them for use, verify them"
+    sub = commands.add_parser("data", help=text, description=text, epilog=DATA_EXAMPLE + datasets(), **raw)
+    actions = {"fetch": data_fetch, "prepare": data_prepare, "verify": data_verify}
+    sub.add_argument("action", choices=actions, metavar="ACTION", help=", ".join(actions))
+    sub.add_argument("name", choices=sorted(data.DATASETS), metavar="NAME", help="a dataset of the list below")
+    sub.add_argument("--data", required=True, metavar="DIR", help="the data folder; the files are in DIR/NAME")
+    text = "a row that does not fit its format: raise (default) stops with its line number, drop counts it"
+    sub.add_argument("--errors", choices=("raise", "drop"), default="raise", help=text)
+    sub.set_defaults(run=lambda arguments: actions[arguments.action](arguments))
 
     text = "remove bands of frequencies from models' scores, or transplant them, and see how the ranking changes"
     sub = commands.add_parser("lens", help=text, description=text, epilog=LENS_EXAMPLE, **raw)

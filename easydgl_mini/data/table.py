@@ -1,0 +1,67 @@
+"""Tables: lines of fields, with a header that says which is which, or without."""
+
+import numpy as np
+
+from .files import BLANK, DataError, chunks
+
+
+def rows(path, report, separator, names, header="needed", extra=()):
+    """The lines of a table, a chunk at a time, with where the wanted fields are.
+
+    Parameters
+    ----------
+    path : path
+    report : Report
+    separator : bytes
+    names : sequence of str
+        Columns that must be there.
+    header : {"needed", "welcome", "none"}
+        With "needed" the first line that is not blank names the columns, in any order and case; there may be others.
+        With "welcome" it may be missing, and with "none" it always is: the columns are then just ``names``.
+    extra : sequence of str
+        Columns that a header may name or not.
+
+    Yields
+    ------
+    (Chunk, dict)
+        From each name to the (start, end) arrays of its field. Lines with another number of fields are refused.
+    """
+    place = {name: i for i, name in enumerate(names)} if header == "none" else None
+    count = len(names)
+    for chunk in chunks(path, report):
+        if place is None:
+            written = np.flatnonzero(~chunk.because(BLANK))
+            if not len(written):
+                chunk.settle(report)
+                continue
+            chunk, place, count = _header(chunk, int(written[0]), separator, names, header, extra, report)
+        start, end = chunk.split(separator, count)
+        yield chunk, {name: (start[:, i], end[:, i]) for name, i in place.items()}
+    if place is None and header == "needed":
+        raise DataError(path, None, f"has only blank lines; expected a header with {', '.join(names)}")
+
+
+def _header(chunk, first, separator, names, header, extra, report):
+    """The lines after the header, the place of each column, the number of columns."""
+    found = [field.strip().lower() for field in chunk.row(first).split(separator.decode())]
+    wanted = [name.lower() for name in names]
+    if header == "welcome" and not set(wanted) & set(found):
+        return chunk, {name: i for i, name in enumerate(names)}, len(names)
+    for name in [*wanted, *(name.lower() for name in extra if name.lower() in found)]:
+        if found.count(name) != 1:
+            many = "no" if name not in found else "more than one"
+            shown = chunk.row(first)
+            shown = shown if len(shown) <= 60 else shown[:57] + "..."
+            raise DataError(chunk.file, chunk.number_of(first), f"the header has {many} column {name!r}: {shown!r}")
+    here = np.arange(len(chunk))
+    chunk.select(here < first).settle(report)  # blank lines
+    place = {name: found.index(name.lower()) for name in (*names, *extra) if name.lower() in found}
+    return chunk.select(here > first), place, len(found)
+
+
+def columns_of(chunk, separator, names, report, optional=False):
+    """Find columns by the header in a file's first chunk: the lines after it, the place of each name, the width."""
+    written = np.flatnonzero(~chunk.because(BLANK))
+    if not len(written):
+        raise DataError(chunk.file, None, f"has only blank lines; expected a header with {', '.join(names)}")
+    return _header(chunk, int(written[0]), separator, names, "welcome" if optional else "needed", (), report)
