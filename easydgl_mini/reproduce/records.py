@@ -1,0 +1,160 @@
+"""Result files: what was run, on what, by what code, seed by seed; and the paper's own figures (Part 5 of the book).
+
+One JSON file per (table, dataset, scale, row). Only :func:`write` makes one, anew after every seed, in one step. A cell
+of a table without a record says "not yet run".
+"""
+
+import csv
+import datetime
+import json
+import math
+import os
+import platform
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from .. import __version__
+from ..interpret.report import check_ranking_metrics
+from ..train.fit import write_atomically
+
+SEEDS = (12345, 54321, 56789, 98765, 7401)
+"""The paper's five."""
+NOT_RUN = "not yet run"
+
+
+def paper_figures():
+    """The paper's tables as it prints them: DataFrame with table, row, dataset, metric, value and spread.
+
+    Rows are models, by their names in :data:`easydgl_mini.baselines.REGISTRY` where we have them. For nodes a metric
+    ends in the steps it is over, for traffic in the horizon.
+
+    Examples
+    --------
+    >>> figures = paper_figures()
+    >>> one = figures[(figures.row == "easydgl") & (figures.dataset == "netflix") & (figures.metric == "hr@10")]
+    >>> one.value.tolist(), one.table.tolist()
+    ([0.29651], ['tab:cmp_hr'])
+    """
+    with resources.files("easydgl_mini").joinpath("paper.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    table = pd.DataFrame(rows)
+    for name in ("value", "spread"):
+        table[name] = pd.to_numeric(table[name])
+    return table
+
+
+def path_of(folder, table, dataset, scale, row):
+    """Where the record of one row lives."""
+    return Path(folder) / f"{table}_{dataset}_{scale}_{row}.json"
+
+
+def read(path):
+    """A record, or None where there is none."""
+    path = Path(path)
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no result file ({error}); delete it to run again") from None
+
+
+def write(path, record):
+    """Write a record in one step, after checking what every ranking has to satisfy."""
+    for run in record["runs"]:
+        check_ranking_metrics({rename(name): value for name, value in run["metrics"].items()}, 1e-6)
+    write_plain(path, record)
+
+
+def write_plain(path, record):
+    """Write any record in one step."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically((json.dumps(record, indent=1) + "\n").encode(), path)
+
+
+def rename(metric):
+    """``ndcg@10`` as the lens calls it, ``N@10``."""
+    return metric.replace("ndcg@", "N@").replace("hr@", "HR@")
+
+
+def provenance(device):
+    """By what code, on what machine and when."""
+    chip = (
+        torch.cuda.get_device_name() if str(device).startswith("cuda") else f"{os.cpu_count()} CPU cores, no GPU used"
+    )
+    return {
+        "code": f"easydgl-mini {__version__}{_commit()}",
+        "machine": f"{platform.system()} {platform.machine()}, {chip}, {torch.get_num_threads()} threads",
+        "versions": f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def load_all(folder):
+    """All records of a folder, by file name."""
+    return [read(path) for path in sorted(Path(folder).glob("*.json"))]
+
+
+def summary(records, metrics=None):
+    """Mean over seeds, spread (sample standard deviation; nothing for one seed) and number of seeds: a DataFrame."""
+    rows = []
+    for record in records:
+        for metric in metrics or record["runs"][0]["metrics"]:
+            values = [run["metrics"][metric] for run in record["runs"] if metric in run["metrics"]]
+            if values:
+                series = pd.Series(values, dtype=float)
+                keys = {name: record[name] for name in ("table", "dataset", "scale", "simulated", "row")}
+                spread = series.std() if len(series) > 1 else math.nan
+                rows.append(keys | {"metric": metric, "mean": series.mean(), "spread": spread, "seeds": len(series)})
+    columns = ["table", "dataset", "scale", "simulated", "row", "metric", "mean", "spread", "seeds"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def beside_paper(records, dataset, metrics, rows, digits=4):
+    """A table for people: ours (mean ± spread over seeds) beside the paper's figure for the same dataset, per metric.
+
+    Parameters
+    ----------
+    records : list of dict
+    dataset : str
+    metrics, rows : sequences of str
+        Columns and rows, in order; a row without a record says "not yet run".
+    """
+    ours = summary([r for r in records if r["dataset"] == dataset])
+    figures = paper_figures()
+    figures = figures[(figures.dataset == dataset) & ~figures.table.isin(["tbl:perturb", "tab:motiv"])]
+    lines = []
+    for row in rows:
+        mine, line = ours[ours.row == row], {"row": row}
+        line["seeds"] = int(mine.seeds.max()) if len(mine) else 0
+        for metric in metrics:
+            cell = mine[mine.metric == metric]
+            line[metric] = _cell(cell.iloc[0], digits) if len(cell) else NOT_RUN
+            theirs = figures[(figures.row == row) & (figures.metric == metric)]
+            if len(figures):
+                line[f"paper {metric}"] = f"{theirs.value.iloc[0]:.{digits}f}" if len(theirs) else "–"
+        lines.append(line)
+    return pd.DataFrame(lines).set_index("row")
+
+
+def _cell(line, digits):
+    spread = "" if math.isnan(line.spread) else f" ± {line.spread:.{digits}f}"
+    return f"{line['mean']:.{digits}f}{spread}"
+
+
+def _commit():
+    """The commit the code was at, if it is a repository, and whether the package was changed since."""
+    here = Path(__file__).resolve().parent.parent
+    try:
+        git = ["git", "-C", str(here)]
+        name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
+        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    if name.returncode:
+        return ""
+    return f", commit {name.stdout.strip()}" + (" with changes" if changed.stdout.strip() else "")

@@ -1,0 +1,305 @@
+"""``easydgl-mini reproduce TABLE``: run a table's rows, seed by seed, and keep what they say (Part 5 of the book).
+
+The same code runs a chapter's small live training and a full table: only ``scale`` and the data differ.
+"""
+
+import dataclasses
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from .. import data as datasets
+from ..baselines import REGISTRY
+from ..data.raw import write_raw
+from . import records
+from .protocol import PROTOCOLS, make
+from .spectral import STUDIES, study
+
+SCALES = {
+    "tiny": {"epochs": 2, "dim": 16, "patience": 2},
+    "small": {"epochs": 15, "dim": 32, "patience": 5},
+    "full": {"epochs": 200, "patience": 20},
+}
+"""What a scale changes in the settings; ``full`` keeps the paper's."""
+DATASETS = {"links": "netflix", "nodes": "elliptic", "traffic": "metr-la"}
+"""The paper's dataset for each table (its largest, for links)."""
+SETTINGS = {
+    "netflix": {"time_unit": "hour", "sampling": "random"},
+    "tmall": {"time_unit": "day", "sampling": "random"},
+    "koubei": {"time_unit": "week", "sampling": "random"},
+    "ml-1m": {"time_unit": "hour", "sampling": "random"},
+    "amazon-beauty": {"time_unit": "day", "sampling": "random"},
+}
+"""What a dataset asks for: the clock, and one random window of each history per epoch."""
+
+VARIANTS = {
+    "easydgl": {},
+    "without-endode": {"endogenous": False},
+    "without-intensity": {"modulate": False},
+    "without-tpple": {"gamma": 0.0},
+    "typical-masking": {"masking": "token"},
+    "smoothness": {"regulariser": "smoothness"},
+    **{f"mask-rate-{r}": {"mask_rate": r} for r in (0.1, 0.4, 0.6)},
+    **{f"gamma-{g:g}": {"gamma": g} for g in (1e-6, 1e-2)},
+}
+"""EasyDGL with one part switched off or one number changed; "without-cam" depends on the task."""
+WITHOUT_CAM = {"links": {"causal": True}, "nodes": {"masking": "none"}, "traffic": {"masking": "none"}}
+
+
+def variants(kind):
+    """The rows of an ablation. A node lives in one step, so there is nothing to smooth in time."""
+    rows = VARIANTS | {"without-cam": WITHOUT_CAM[kind]}
+    return {row: own for row, own in rows.items() if kind != "nodes" or row != "smoothness"}
+
+
+PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout": 0.3}, {"lr": 3e-3, "dim": 128})
+SEARCH = {
+    "easydgl": (
+        {},
+        {"lr": 3e-3},
+        {"lr": 3e-3, "dim": 128},
+        {"lr": 3e-3, "mask_rate": 0.4},
+        {"lr": 3e-3, "gamma": 1e-2},
+        {"lr": 3e-3, "num_clusters": 16},
+    )
+}
+"""The settings that are tried, as changes of the defaults: six for every model that trains, chosen on validation."""
+
+
+@dataclasses.dataclass
+class Job:
+    """What one call of ``reproduce`` is about."""
+
+    table: str
+    protocol: object
+    dataset: str
+    scale: str
+    preset: str
+    device: str
+    simulated: bool
+    fingerprint: str
+    out: Path
+    work: Path
+    progress: bool | None = None
+
+    def record_path(self, row):
+        return records.path_of(self.out, self.table, self.dataset, self.scale, row)
+
+    def folder(self, row, seed):
+        table = "links" if self.table in STUDIES else self.table
+        return self.work / f"{table}_{self.dataset}_{self.scale}" / row / str(seed)
+
+
+def reproduce(
+    table, *, dataset=None, data=None, rows=None, seeds=records.SEEDS, scale="small", preset="paper", device="auto",
+    out="book/results", work=None, search=False, again=False, progress=None, say=print, **settings,
+):  # fmt: skip
+    """Run a table and return it beside the paper's figures.
+
+    Parameters
+    ----------
+    table : str
+        "links", "nodes", "traffic"; "ablations-links", "ablations-nodes", "ablations-traffic"; or a study of the link
+        models, "perturbation", "recall", "energy", which trains what it needs with the first seed.
+    dataset : str, optional
+        By default the paper's.
+    data : path, optional
+        Folder with the raw files. Without it, at scales "tiny" and "small", files of the same format are simulated.
+    rows : sequence of str, optional
+        Which of the table's rows; by default all.
+    seeds : sequence of int
+    scale : {"tiny", "small", "full"}
+    preset : {"paper", "release"}
+        For traffic, see :class:`easydgl_mini.TrafficForecaster`.
+    out : path
+        Folder of the result files.
+    work : path, optional
+        Folder of checkpoints and trained models; by default ``.easydgl`` beside the data. An interrupted call goes on
+        from there.
+    search : bool
+        Instead of the table: try each row's settings with the first seed, on validation data alone, and keep what was
+        found; later calls use the best of them.
+    again : bool
+        Replace records that were made with other settings or other data.
+    **settings
+        Changes for every row, such as ``epochs=50``.
+    """
+    if table in STUDIES:
+        rows = list(STUDIES[table])
+    job, rows = _job(table, dataset, data, rows, scale, preset, device, out, work, progress, say)
+    started = time.time()
+    say(f"{table} on {job.dataset} ({'simulated' if job.simulated else 'real'}), scale {scale}: {', '.join(rows)}")
+    if search:
+        for row, (model, own) in rows.items():
+            _search(job, row, model, own | settings, seeds[0], say)
+        return _table(job, rows)
+    if table in STUDIES:
+        return _study(job, table, rows, seeds[0], settings, again, say)
+    total, done = len(rows) * len(seeds), 0
+    for row, (model, own) in rows.items():
+        chosen = _chosen(job, model, own | settings)
+        record = _begin(job, row, model, chosen, again)
+        for seed in seeds:
+            done += 1
+            if any(run["seed"] == seed for run in record["runs"]):
+                continue
+            run = _run(job, row, model, chosen, seed)
+            record["runs"].append(run)
+            records.write(job.record_path(row), record)
+            rest = (time.time() - started) / max(done, 1) * (total - done)
+            first = ", ".join(f"{name} {run['metrics'][name]:.4f}" for name in job.protocol.metrics[:4])
+            left = f"{done} of {total}, about {rest / 60:.0f} min left"
+            say(f"  {row}, seed {seed}: {first}; {run['seconds']:.0f} s; {left}")
+    return _table(job, rows)
+
+
+def _job(table, dataset, data, rows, scale, preset, device, out, work, progress, say):
+    kind = "links" if table in STUDIES else table.removeprefix("ablations-")
+    if kind not in PROTOCOLS:
+        names = [*PROTOCOLS, *(f"ablations-{name}" for name in PROTOCOLS), *STUDIES]
+        raise ValueError(f"table must be one of {', '.join(names)}, got {table!r}")
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    dataset = dataset or DATASETS[kind]
+    work = Path(work) if work else Path(data or ".") / ".easydgl"
+    if data is None:
+        if scale == "full":
+            raise ValueError(
+                f"scale 'full' needs --data, the folder with the raw files of {dataset}: "
+                f"easydgl-mini data fetch {dataset} says how to get them, easydgl-mini simulate makes some"
+            )
+        data = work / "simulated" / f"{dataset}-{scale}"
+        if not data.exists():
+            say(f"no --data: simulating {dataset} at scale {scale} in its raw format")
+            write_raw(dataset, scale, data, seed=0)
+    loaded = datasets.load(dataset, data)
+    protocol = PROTOCOLS[kind](dataset, loaded)
+    known = {row: (row, {}) for row in protocol.rows if row in REGISTRY and protocol.task in REGISTRY[row].tasks}
+    if table.startswith("ablations-"):
+        known = {row: ("easydgl", own) for row, own in variants(kind).items()}
+    bad = [row for row in rows or () if row not in known]
+    if bad:
+        raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
+    simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
+    job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, Path(out), work, progress)
+    return job, {row: known[row] for row in rows or known}
+
+
+def _settings(job, model, own):
+    """All settings of a row before the search: the scale's, the dataset's, the preset's, then its own."""
+    known = SCALES[job.scale] | SETTINGS.get(job.dataset, {}) | {"device": job.device}
+    if job.protocol.task == "traffic":
+        known["preset"] = job.preset
+    return known | own
+
+
+def _chosen(job, model, own):
+    found = records.read(_search_path(job, model))
+    best = found["tried"][found["best"]]["settings"] if found else {}
+    return _settings(job, model, best | own)
+
+
+def _search_path(job, model):
+    table = "links" if job.table in STUDIES else job.table.removeprefix("ablations-")
+    return records.path_of(job.out / "search", table, job.dataset, job.scale, model)
+
+
+def _begin(job, row, model, settings, again):
+    """The record so far if it is about the same thing, a new one otherwise."""
+    record = {
+        "table": job.table,
+        "dataset": job.dataset,
+        "scale": job.scale,
+        "simulated": job.simulated,
+        "preset": job.preset,
+        "row": row,
+        "model": model,
+        "settings": settings,
+        "data": job.protocol.facts() | {"fingerprint": job.fingerprint},
+        "runs": [],
+    }
+    old = records.read(job.record_path(row))
+    if old is None or again:
+        return record
+    differ = [key for key in record if key != "runs" and old[key] != record[key]]
+    if differ:
+        first = differ[0]
+        raise ValueError(
+            f"{job.record_path(row)} has {first} {old[first]!r}, now it is {record[first]!r}; --again replaces it"
+        )
+    return old
+
+
+def _run(job, row, model_name, settings, seed, validate_only=False):
+    """Train (or fit in closed form) and score once; an interrupted training is taken up where it was."""
+    model, folder = make(model_name, job.protocol.task, seed, settings), job.folder(row, seed)
+    parts, started = job.protocol.parts(seed), time.time()
+    resumed = (folder / "checkpoint.pt").exists()
+    job.protocol.fit(model, parts, {"checkpoint": folder, "resume": True, "progress": job.progress})
+    score = job.protocol.validate if validate_only else job.protocol.score
+    found = {"seed": seed, "metrics": {name: float(value) for name, value in score(model, parts).items()}}
+    history, metric = model.result_.history, job.protocol.metric
+    if history:
+        found |= {"best_epoch": model.result_.best_epoch, "epochs": len(history), "stopped": model.result_.stopped}
+        found["validation"] = [round(line[metric], 5) for line in history if metric in line]
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / "model.pt")
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)
+    found |= {"seconds": round(time.time() - started, 1), "peak_gb": round(peak, 2)}
+    if resumed:
+        found["resumed"] = "seconds count from the last interruption"
+    return found | records.provenance(job.device)
+
+
+def _study(job, name, rows, seed, settings, again, say):
+    """Train what is not trained yet, look at it, and keep what was seen."""
+    path, parts, models = job.record_path("study"), job.protocol.parts(seed), {}
+    record = _begin(job, "study", name, settings, again)
+    if "found" in record:
+        return record["found"]
+    for row, (model, own) in rows.items():
+        chosen = _chosen(job, model, own | settings)
+        fresh, file = make(model, "link", seed, chosen), job.folder(row, seed) / "model.pt"
+        if file.exists():
+            old = type(fresh).load(file)
+            if all(getattr(old, key, value) == value for key, value in chosen.items() if key != "device"):
+                models[row] = old
+        if row not in models:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            run = {"checkpoint": file.parent, "resume": True, "progress": job.progress}
+            models[row] = job.protocol.fit(fresh, parts, run)
+            fresh.save(file)
+        say(f"  {row}: ready")
+    record |= {"seed": seed, "found": study(name, models, parts)} | records.provenance(job.device)
+    records.write(path, record)
+    return record["found"]
+
+
+def _search(job, row, model, own, seed, say):
+    """Try a row's settings on validation data alone, and write down all that were tried."""
+    path = _search_path(job, model)
+    tried = (records.read(path) or {"tried": []})["tried"]
+    for n, change in enumerate(SEARCH.get(model, PLAIN)):
+        if n < len(tried):
+            continue
+        settings = _settings(job, model, dict(change) | own)
+        run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
+        if "epochs" not in run:
+            return  # one formula, nothing to choose
+        keep = ("metrics", "best_epoch", "epochs", "seconds", "code", "machine", "date")
+        tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep})
+        shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
+        values = [trial["metrics"][job.protocol.metric] for trial in tried]
+        best = values.index((max if job.protocol.larger else min)(values))
+        record = {"model": model, "dataset": job.dataset, "metric": f"validation {job.protocol.metric}", "best": best}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records.write_plain(path, record | {"epochs": settings["epochs"], "tried": tried})
+        say(f"  {row}: {change or 'defaults'}: {job.protocol.metric} {values[-1]:.4f}, {run['seconds']:.0f} s")
+
+
+def _table(job, rows):
+    found = [record for row in rows if (record := records.read(job.record_path(row))) and record["runs"]]
+    return records.beside_paper(found, job.dataset, job.protocol.metrics, list(rows))

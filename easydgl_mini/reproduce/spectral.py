@@ -1,0 +1,129 @@
+"""The paper's spectral study on trained link models: perturbation table, recall by degree, energies (Part 5)."""
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+
+from ..interpret import band, decompose, energy, energy_over_time, item_affinity, laplacian, report
+from ..interpret.report import METRICS
+from ..train.metrics import rank_of
+
+STUDIES = {
+    "perturbation": ("bert4rec", "gsimc", "tgat", "easydgl"),
+    "recall": ("gsimc",),
+    "energy": ("gsimc", "bert4rec", "tgat", "easydgl"),
+}
+"""The rows of the link table that each study needs."""
+CUTS = (50, 100, 200, 300, 500, 700, 1000)
+
+
+def study(name, models, parts, rank=1000, users=2000, seed=0):
+    """One study on the test users of a split.
+
+    Parameters
+    ----------
+    name : {"perturbation", "recall", "energy"}
+    models : dict of name -> fitted estimator
+    parts : training, validation and test logs
+        The item graph is made of the training users' choices.
+    rank : int
+        Frequencies, counted from the lowest; at most the number of items. The paper's cuts at 50, 500, 900 and 1,000
+        are placed at the same shares of ``rank``.
+    users : int
+        Test users, at most.
+
+    Returns
+    -------
+    dict
+        Of plain lists and numbers, with the basis' largest residual.
+    """
+    train, _, test = parts
+    spectrum = basis(train, rank, seed)
+    history, last = test.hold_out_last()
+    chosen = np.random.default_rng(seed).permutation(last.users)[:users]
+    history, last = (log.select(np.isin(log.user, chosen)) for log in (history, last))
+    made = {"perturbation": _perturbation, "recall": _recall, "energy": _energy}[name]
+    found = made(models, spectrum, train, history, last)
+    sizes = {"users": len(last), "items": train.num_items, "frequencies": len(spectrum)}
+    return found | sizes | {"largest residual": float(spectrum.residuals.max())}
+
+
+def basis(train, rank, seed=0):
+    """The lowest frequencies of the graph of items that training users share."""
+    seen = coo_array((np.ones(len(train)), (train.user, train.item)), (train.num_users, train.num_items)).tocsr()
+    seen.data[:] = 1.0
+    rank = min(rank, train.num_items)
+    method = "exact" if train.num_items <= 5000 else "krylov"
+    return decompose(laplacian(item_affinity(seen)), rank, method=method, seed=seed)
+
+
+def scores(model, history, last):
+    """Scores (users, items) at each user's time, standardised later; nothing is excluded yet."""
+    return np.asarray(model.predict(history, at=last.time), dtype=np.float64)
+
+
+def excluded(history, last):
+    """What each user already has: bool (users, items)."""
+    seen = np.zeros((len(last), history.num_items), dtype=bool)
+    seen[np.searchsorted(last.users, history.user), history.item] = True
+    return seen
+
+
+def _place(spectrum, share):
+    """A cut of the paper's 1,000 frequencies at the same share of ours."""
+    return int(round(share / 1000 * len(spectrum)))
+
+
+def _perturbation(models, spectrum, train, history, last):
+    predictions = {name: scores(model, history, last) for name, model in models.items()}
+    high = band(spectrum, _place(spectrum, 500), None, tolerance=0)
+    ends = band(spectrum, None, _place(spectrum, 50), tolerance=0) | band(
+        spectrum, _place(spectrum, 900), None, tolerance=0
+    )
+    table = report(
+        predictions, last.item, spectrum, {"> λ500": high, "≤ λ50 and λ900–λ1000": ends}, excluded(history, last),
+        METRICS, complement=True,
+    )  # fmt: skip
+    wanted = [("bert4rec", "", "> λ500"), ("gsimc", "bert4rec", "> λ500"), ("tgat", "easydgl", "≤ λ50 and λ900–λ1000")]
+    rows = []
+    for model, donor, name in wanted:
+        for control in (False, True):
+            part = table[
+                (table.model == model) & (table.donor == donor) & (table.band == name) & (table.control == control)
+            ]
+            for line in part.itertuples():
+                keys = {"model": model, "donor": donor, "band": name, "control": control, "metric": line.metric}
+                values = {key: float(getattr(line, key)) for key in ("before", "after", "change", "low", "high")}
+                rows.append(keys | values)
+    return {"rows": rows}
+
+
+def _recall(models, spectrum, train, history, last):
+    """HR@100 of each model's low-passed scores, by how often the held-out item was chosen."""
+    degree = np.bincount(train.item, minlength=train.num_items)
+    edges = np.quantile(degree[degree > 0], (0.5, 0.8, 0.95)).tolist()
+    place, hidden, rows = np.searchsorted(edges, degree[last.item]), excluded(history, last), []
+    for name, model in models.items():
+        y = scores(model, history, last)
+        for cut in CUTS:
+            U = spectrum.vectors[:, : max(1, _place(spectrum, cut))]
+            ranks = rank_of(
+                torch.from_numpy((y @ U) @ U.T), torch.from_numpy(last.item), torch.from_numpy(hidden)
+            ).numpy()
+            for group in range(4):
+                mine = ranks[place == group]
+                rows.append({"model": name, "cut": cut, "degree group": group, "users": len(mine),
+                             "recall@100": float((mine <= 100).mean()) if len(mine) else None})  # fmt: skip
+    return {"rows": rows, "degree edges": edges}
+
+
+def _energy(models, spectrum, train, history, last, days=8):
+    """Mean share of each frequency when asked at the true time, and as days pass after the last event."""
+    ends = history.time[history.offsets[last.users + 1] - 1]
+    found = {}
+    for name, model in models.items():
+        now = energy(spectrum, scores(model, history, last).T).mean(1)
+        later = lambda d, model=model: np.asarray(model.predict(history, at=ends + 86400.0 * d)).T  # noqa: E731
+        trend = energy_over_time(later, spectrum, range(days))
+        found[name] = {"energy": np.round(now, 8).tolist(), "over days": np.round(trend, 8).tolist()}
+    return {"models": found}
