@@ -43,6 +43,18 @@ def small(labels=(0, 1, 1, 2, -1, 0, 1, 2)):
     )
 
 
+def busy():
+    """Six nodes with forty edges, so that all have events early and late."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 6, (2, 40))
+    return SimpleNamespace(
+        graph=em.TemporalGraph(src, dst, 6, times=3 * rng.random(40)),
+        features=draw(6, 3).numpy(),
+        labels=np.zeros(6, dtype=np.int64),
+        step=np.full(6, 2),
+    )
+
+
 def a_snapshot(data=None, t=2, hops=9):
     data = data or small()
     (snapshot,) = REGISTRY["tgat"]("node", num_layers=hops)._snapshots(data, [t])
@@ -209,7 +221,7 @@ def test_the_forest_is_scikit_learns(fitted, ledger):
     from sklearn.ensemble import RandomForestClassifier
 
     x, seen = torch.from_numpy(ledger.features), ledger.step <= 34
-    standard = ((x - x[seen].mean(0)) / (x[seen] - x[seen].mean(0)).square().mean(0).sqrt()).numpy()
+    standard = ((x - x[seen].mean(0)) / x[seen].std(0)).numpy()
     y = ledger.labels[seen]
     weights = (np.bincount(y) / len(y)).astype(np.float32) ** -0.5
     theirs = RandomForestClassifier(50, random_state=0).fit(standard[seen], y, sample_weight=weights[y])
@@ -363,7 +375,7 @@ def test_only_nodes_with_events_change_their_memory():
 
 def test_memory_by_loops():
     """Chunk by chunk, node by node, torch's GRU cell given the mean of the messages."""
-    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot()
+    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot(busy())
     src, dst, times = (snapshot[name].tolist() for name in ("src", "dst", "times"))
     rank = [sum(other < t for other in times) for t in times]
     state = {u: torch.zeros(4, dtype=torch.float64) for u in range(len(snapshot["nodes"]))}

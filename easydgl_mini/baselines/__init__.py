@@ -1,8 +1,8 @@
 """The systems the paper compares with, one short module each: a layer or a model; data, loop and metrics are shared.
 
-To add one: a file here with an estimator (a subclass of ``Recommender``, ``Classifier`` or ``Forecaster``, or any class
-with their ``fit``, ``predict`` and ``score``) under ``@register(name, title, task)``, and a test of a property that only
-the right implementation has. The chapter *The baselines* and ``easydgl-mini reproduce`` then know it by its name.
+To add one: a file here with an estimator under ``@register(name, title, task)`` (a subclass of ``Recommender``,
+``Classifier`` or ``Forecaster`` that gives a model), and a test of a property that only the right implementation has.
+The chapter *The baselines* and ``easydgl-mini reproduce`` then know it by its name.
 """
 
 import importlib

@@ -8,11 +8,11 @@ The layer of :mod:`tgat_node`, here on histories: a user at time t listens to th
 .. math::
     \mathbf u_j &\leftarrow \operatorname{TGAT}\big(\mathbf u_j, \{(\mathbf z_i, t_j - t_i) : i < j\}\big), \qquad
     \mathbf z_j \leftarrow \operatorname{TGAT}\big(\mathbf z_j, \{(\mathbf z_i, t_j - t_i) : i < j\}\big) \\
-    \mathbf z_j &= \mathbf E_{i_j}, \quad \mathbf u_j = \mathbf u \quad \text{at first;} \qquad
+    \mathbf z_j &= \mathbf E_{i_j}, \quad \mathbf u_j = \mathbf u + \mathbf E_{i_{j-1}} \quad \text{at first;} \qquad
     \hat y_{j,i} = \mathbf u_j^\top \mathbf E_i + b_i
 
 Simplified here: an event's neighbourhood is its own user's past (the original also follows the item to other users);
-all users start from one vector, as nothing else is known of a new one; no sampling of neighbours; each layer has a
+a user starts from their last item, as nothing else is known of a new one; no sampling of neighbours; each layer has a
 residual connection and layer normalisation around it.
 """
 
@@ -21,7 +21,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from ..train.link import ItemModel, Recommender
+from ..train.link import ItemModel, Recommender, before
 from .registry import register
 from .static import full
 from .tgat_node import TemporalConv
@@ -72,8 +72,8 @@ class TGATLinkModel(ItemModel):
         time = torch.where(rows.mask, rows.time - rows.time[:, -1:], 0.0)
         earlier = torch.ones(length, length, dtype=torch.bool, device=time.device).tril(-1)
         allowed = (earlier & rows.mask.unsqueeze(1)).repeat(1, 2, 1)
-        events = self.dropout(self.embed(rows.item))
-        both = torch.cat([events, self.user.expand_as(events)], 1)  # events, then users: (B, 2 T, dim)
+        events, users = self.embed(rows.item), self.user + self.embed(before(rows.item, -1))
+        both = self.dropout(torch.cat([events, users], 1))  # (B, 2 T, dim)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             heard = layer(both[:, :length], time, both, time.repeat(1, 2), allowed)
             both = norm(both + self.dropout(heard))

@@ -78,9 +78,8 @@ class Classifier(Estimator):
         seen = step <= train_until
         if not (seen & (labels >= 0)).any():
             raise ValueError(f"data has no labelled node up to step {train_until}")
-        mean = features[seen].mean(0)
-        scale = (features[seen] - mean).square().mean(0).sqrt()
-        self.extra_ = {"mean": mean, "scale": torch.where(scale > 1e-6, scale, 1.0)}
+        scale = features[seen].std(0) if features.shape[1] and seen.sum() > 1 else torch.ones(features.shape[1])
+        self.extra_ = {"mean": features[seen].mean(0), "scale": torch.where(scale > 1e-6, scale, 1.0)}
         counts = torch.bincount(labels[seen & (labels >= 0)], minlength=self.num_classes)
         self.extra_["share"] = counts / counts.sum()
         train = self._snapshots(data, sorted(set(step[seen].tolist())))
