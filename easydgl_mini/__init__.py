@@ -1,11 +1,12 @@
 """EasyDGL, small and tested: the companion package of the book on continuous-time dynamic graph learning."""
 
-from . import encode, interpret, simulate, train
+__version__ = "0.1.0"
+
+from . import baselines, data, encode, interpret, reproduce, simulate, train
 from .events import EventLog, Histories
 from .graph import TemporalGraph, aggregate, backend, edge_softmax, use_backend
 from .train import LinkPredictor, NodeClassifier, TrafficForecaster
 
-__version__ = "0.1.0"
 __all__ = [
     "EventLog",
     "Histories",
@@ -15,9 +16,12 @@ __all__ = [
     "TrafficForecaster",
     "aggregate",
     "backend",
+    "baselines",
+    "data",
     "edge_softmax",
     "encode",
     "interpret",
+    "reproduce",
     "simulate",
     "train",
     "use_backend",

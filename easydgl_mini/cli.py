@@ -18,6 +18,7 @@ import torch
 
 from . import __version__, data, graph, interpret, simulate
 from .interpret.report import METRICS
+from .reproduce import command
 
 NEEDED = ("numpy", "scipy", "pandas", "matplotlib", "torch", "pooch", "tqdm")
 OPTIONAL = {
@@ -438,6 +439,8 @@ def parser():
     sub.add_argument("--errors", choices=("raise", "drop"), default="raise", help=text)
     sub.set_defaults(run=lambda arguments: actions[arguments.action](arguments))
 
+    command.add_parser(commands, raw)
+
     text = "remove bands of frequencies from models' scores, or transplant them, and see how the ranking changes"
     sub = commands.add_parser("lens", help=text, description=text, epilog=LENS_EXAMPLE, **raw)
     sub.add_argument("--graph", required=True, metavar="FILE", help="symmetric adjacency of the items: .npz or .npy")
@@ -471,7 +474,7 @@ def main(argv=None):
     arguments = parser().parse_args(argv)
     try:
         arguments.run(arguments)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"easydgl-mini {arguments.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

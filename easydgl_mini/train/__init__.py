@@ -4,14 +4,16 @@ from .cam import CaM, TokenMask
 from .fit import FitConfig, FitResult, fit
 from .link import ItemModel, LinkPredictor, Recommender
 from .metrics import accuracy, f1_of, hit_rate, macro_f1, mae, mape, ndcg, rank_of, rmse
-from .node import NodeClassifier
+from .node import Classifier, NodeClassifier
 from .tpple import compensator, log_likelihood, merge_ties, smoothness, tpple
-from .traffic import TrafficForecaster
+from .traffic import Forecaster, TrafficForecaster
 
 __all__ = [
     "CaM",
+    "Classifier",
     "FitConfig",
     "FitResult",
+    "Forecaster",
     "ItemModel",
     "LinkPredictor",
     "NodeClassifier",

@@ -212,8 +212,11 @@ class ItemModel(nn.Module):
         nn.init.normal_(self.items.weight, std=0.02)
 
     def embed(self, item):
-        """Embeddings (…, dim) of items (…); zeros where there is none (-1)."""
-        return self.items(item.clamp_min(0)) * (item >= 0).unsqueeze(-1)
+        """Embeddings (…, dim) of items (…), √dim times as long as in the scores; zeros where there is none (-1).
+
+        Longer, so that what else goes in does not drown them; with it they learn from the first steps on.
+        """
+        return self.items(item.clamp_min(0)) * ((item >= 0).unsqueeze(-1) * self.items.embedding_dim**0.5)
 
     def scores(self, h):
         """Scores of all items, (…, items), by inner product with embeddings (…, dim)."""
