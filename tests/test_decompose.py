@@ -173,6 +173,47 @@ def test_same_seed_same_answer():
         assert not np.array_equal(a.vectors, c.vectors)
 
 
+class Counting(LinearOperator):
+    """A matrix that counts the vectors it was multiplied with."""
+
+    def __init__(self, matrix):
+        self.matrix, self.vectors = matrix, 0
+        super().__init__(matrix.dtype, matrix.shape)
+
+    def _matmat(self, X):
+        self.vectors += X.shape[1]
+        return self.matrix @ X
+
+
+@pytest.mark.parametrize(("tol", "most", "seed"), [(1e-3, 12, 0), (1e-3, 12, 1), (1e-6, 18, 2)])
+def test_no_more_products_than_the_accuracy_needs(tol, most, seed):
+    """The survey finds the gap after the two hundred communities, which fit into the block: one filter is enough."""
+    L = laplacian(communities(10_000, 200))
+    counting = Counting(L)
+    spectrum = decompose(counting, 100, tol=tol, seed=seed)
+    assert spectrum.residuals.max() <= tol and spectrum.orthogonality <= 1e-10
+    assert counting.vectors <= most * 210 + 30 + 2 * 100 + 2  # blocks, the survey, the last step twice, the probe
+
+
+@pytest.mark.parametrize("which", ["low", "high"])
+def test_forms_of_the_same_matrix_agree(which):
+    """Dense, sparse, implicit; duplicate entries, 64-bit indices, read-only memory: all without a word."""
+    L = laplacian(random_graph(150, seed=4))
+    halves = sp.csr_array(
+        (np.repeat(L.data / 2, 2), np.repeat(L.indices, 2).astype(np.int64), (2 * L.indptr).astype(np.int64)), L.shape
+    )
+    assert halves.nnz == 2 * L.nnz
+    frozen = L.toarray()
+    frozen.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spectra = [decompose(form, 6, which, tol=1e-9) for form in (L, halves, frozen, aslinearoperator(L), L.tocoo())]
+    for spectrum in spectra:
+        check(spectrum, L, 6, 1e-9)
+        np.testing.assert_allclose(spectrum.values, spectra[0].values, atol=1e-12)
+    assert abs(halves.toarray() - frozen).max() < 1e-15  # and left as they were
+
+
 def test_missing_accuracy_is_announced():
     L = laplacian(random_graph(500))
     with pytest.warns(UserWarning, match=r"largest residual .* after 1 rounds, asked for 1.0e-12"):
@@ -191,7 +232,7 @@ def test_memory_is_six_floats_per_node_and_frequency_at_most(tol):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert spectrum.residuals.max() <= tol
+    assert spectrum.residuals.max() <= tol and spectrum.orthogonality <= 1e-10
     assert peak <= 6 * n * rank * 8
 
 
@@ -217,6 +258,19 @@ def test_rank_of_n_and_more(method, which):
         assert len(decompose(L, 31, which, method, **options)) == 30
 
 
+@pytest.mark.parametrize("method", ["krylov", "nystrom"])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 33, 120])
+def test_orthonormal_at_every_size_and_rank(method, n):
+    L = 0.9 * laplacian(random_graph(n, degree=8, seed=n)) + 0.05 * sp.eye_array(n)
+    for rank in {1, 2, n // 3, n // 2, n - 1, n} - {0}:
+        for which in ("low", "high", "both"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                spectrum = decompose(L, rank, which, method, oversampling=2)
+            assert len(spectrum) == min(rank, n) or method == "nystrom"
+            check(spectrum, L, len(spectrum), 1e-6 if method == "krylov" else 3.0)
+
+
 def test_exact_splits_the_spectrum():
     L = laplacian(path(9))
     exact = 1 - np.cos(np.pi * np.arange(9) / 8)
@@ -239,9 +293,21 @@ def test_bad_arguments_are_refused():
     for rank in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match="rank: got"):
             decompose(L, rank)
-    for name, value in (("which", "middle"), ("method", "qr"), ("tol", 0), ("oversampling", -1), ("max_rounds", 0)):
+    for name, value in {
+        "which": "middle",
+        "method": "qr",
+        "tol": 0,
+        "shift": 0,
+        "oversampling": -1,
+        "power": -1,
+        "max_rounds": 0,
+    }.items():
         with pytest.raises(ValueError, match=f"{name}: got"):
             decompose(L, 2, **{name: value})
+    with pytest.raises(ValueError, match=r"L: got shape \(4,\)"):
+        decompose(np.ones(4), 1)
+    with pytest.raises(ValueError, match=r"L: got shape \(0, 0\)"):
+        decompose(np.ones((0, 0)), 1)
     with pytest.raises(ValueError, match=r"L: got shape \(2, 3\)"):
         decompose(np.ones((2, 3)), 1)
     with pytest.raises(ValueError, match="not symmetric"):
@@ -250,7 +316,7 @@ def test_bad_arguments_are_refused():
         decompose(aslinearoperator(np.triu(np.ones((4, 4)))), 1)
     L[2, 3] = np.nan
     for given_as in (np.asarray, sp.csr_array):
-        with pytest.raises(ValueError, match=r"L\[2, 3\] is not finite"):
+        with pytest.raises(ValueError, match=r"L\[2, 3\] is nan"):
             decompose(given_as(L), 1)
     with pytest.raises(ValueError, match="not finite"):
         decompose(aslinearoperator(L), 1)
@@ -323,6 +389,35 @@ def test_nystrom_is_orthonormal_on_random_graphs(n, rank, which, power, seed):
         warnings.simplefilter("ignore")
         spectrum = decompose(L, min(rank, n), which, "nystrom", power=power, seed=seed)
     check(spectrum, L, len(spectrum), 3.0)
+
+
+@pytest.mark.parametrize("which", ["low", "high", "both"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_nystrom_is_orthonormal_on_hard_graphs(name, which):
+    """Equal eigenvalues, components, isolated nodes: the sample may span fewer vectors, never crooked ones."""
+    L = laplacian(sp.csr_array(GRAPHS[name]))
+    for rank in (1, 7, 50):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                spectrum = decompose(L, rank, which, "nystrom", seed=rank)
+            except ValueError as error:
+                assert name == "empty" and "columns are zero" in str(error)
+                continue
+        check(spectrum, L, len(spectrum), 3.0)
+
+
+def test_nystrom_with_a_tight_shift_sees_low_frequencies():
+    """shift I - L has the eigenvectors of L; with I - L, where that is positive semi-definite, they stand out."""
+    R = np.random.default_rng(0).random((300, 4)) @ np.random.default_rng(1).random((4, 120)) ** 6
+    L = laplacian(R.T @ R)
+    options = {"num_columns": 30, "seed": 5}
+    tight, loose = (decompose(L, 4, "low", "nystrom", shift=shift, **options) for shift in (1, 2))
+    check(tight, L, 4, 1e-8)  # I - L has rank four
+    assert loose.residuals.max() > 0.01
+    turned = decompose(np.eye(120) - L, 4, "high", "nystrom", **options)
+    np.testing.assert_allclose(tight.values, 1 - turned.values[::-1], atol=1e-12)
+    np.testing.assert_allclose(tight.values, np.linalg.eigvalsh(L)[:4], atol=1e-10)
 
 
 @pytest.mark.parametrize("power", [0, 2])

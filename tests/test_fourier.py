@@ -97,6 +97,9 @@ def test_bad_weights_are_refused_with_their_place(given_as, bad):
     A[1, 2] = bad
     with pytest.raises(ValueError, match=rf"A\[1, 2\] is {bad}"):
         laplacian(given_as(A))
+    stored_zero = sp.csr_array((np.array([0.0, bad, bad, 1.0]), ([0, 1, 2, 3], [0, 2, 1, 3])), (4, 4))
+    with pytest.raises(ValueError, match=rf"A\[1, 2\] is {bad}"):
+        laplacian(stored_zero)
     R = np.ones((3, 4))
     R[2, 1] = bad
     with pytest.raises(ValueError, match=rf"R\[2, 1\] is {bad}"):
@@ -159,6 +162,24 @@ def test_transform_against_pygsp():
     y = np.random.default_rng(0).normal(size=(20, 3))
     np.testing.assert_allclose(abs(gft(ours, y)), abs(theirs.gft(y)), atol=1e-10)
     np.testing.assert_allclose(igft(ours, gft(ours, y)), theirs.igft(theirs.gft(y)), atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["exact", "krylov"])
+@pytest.mark.parametrize("name", ["Ring", "Path", "Grid2d", "Sensor", "BarabasiAlbert"])
+def test_graphs_of_pygsp(name, method):
+    graphs = pytest.importorskip("pygsp.graphs")
+    theirs = getattr(graphs, name)(*{"Grid2d": (9, 10)}.get(name, (90,)), **({"seed": 1} if name[0] in "SB" else {}))
+    theirs.compute_laplacian("normalized")
+    theirs.compute_fourier_basis()
+    A = sp.csr_array(theirs.W)
+    L = laplacian(A.astype(float))
+    np.testing.assert_allclose(L.toarray(), theirs.L.toarray(), atol=1e-12)
+    ours = decompose(L, 12, method=method, tol=1e-9)
+    np.testing.assert_allclose(ours.values, theirs.e[:12], atol=1e-8)
+    y = np.random.default_rng(0).normal(size=90)
+    assert np.isclose(smoothness(L, y), y @ theirs.L @ y / (y @ y))
+    level = np.flatnonzero(np.diff(theirs.e[:12]) > 1e-3)[-1] + 1  # up to a gap, so that no basis matters
+    np.testing.assert_allclose((gft(ours, y)[:level] ** 2).sum(), (theirs.gft(y)[:level] ** 2).sum(), atol=1e-8)
 
 
 @settings(max_examples=30, deadline=None)

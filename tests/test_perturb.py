@@ -170,6 +170,26 @@ def test_bad_input_is_refused():
             perturb(bad["y"], spectrum, chosen, donor=bad["donor"])
 
 
+@pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_what_is_not_finite_is_refused_without_noise(bad, kind):
+    spectrum, y, donor = setting(rank=6)
+    y, donor = y.astype(kind), donor.astype(kind)
+    broken = y.copy()
+    broken[4, 2] = bad
+    chosen = band(spectrum, stop=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({}, {"complement": True}, {"standardize": False}):
+            with pytest.raises(ValueError, match=rf"y\[4, 2\] is {bad}; expected finite"):
+                perturb(broken, spectrum, chosen, donor=donor, **options)
+            with pytest.raises(ValueError, match=rf"donor\[4, 2\] is {bad}; expected finite"):
+                perturb(y, spectrum, chosen, donor=broken, **options)
+        for function in (gft, energy):
+            with pytest.raises(ValueError, match=rf"y\[4\] is {bad}"):
+                function(spectrum, broken[:, 2])
+
+
 def test_a_band_closed_under_equal_eigenvalues_does_not_depend_on_the_basis():
     """A star: eigenvalues 0, 1 (n - 2 times), 2. Any rotation inside the middle is as good a basis."""
     A = np.zeros((9, 9))
@@ -202,6 +222,22 @@ def test_energy_by_hand_and_as_shares():
     np.testing.assert_allclose(shares.sum(0), 1)
     np.testing.assert_allclose(energy(spectrum, y * [1, -2, 0.1, 50, 7]), shares)
     assert (energy(spectrum, np.zeros(14)) == 0).all()
+
+
+def test_energy_of_the_whole_signal():
+    """A unit vector along two waves and one direction that the six vectors don't span."""
+    spectrum, y, _ = setting(rank=6)
+    U, full = spectrum.vectors, setting()[0].vectors
+    mixed = 2 * U[:, 1] + 1 * U[:, 4] + 2 * full[:, 9]
+    np.testing.assert_allclose(energy(spectrum, mixed, whole=True), np.array([0, 4, 0, 0, 1, 0]) / 9, atol=1e-14)
+    np.testing.assert_allclose(energy(spectrum, mixed), np.array([0, 4, 0, 0, 1, 0]) / 5, atol=1e-14)
+    inside = ((U @ (U.T @ y)) ** 2).sum(0) / (y**2).sum(0)
+    np.testing.assert_allclose(energy(spectrum, y, whole=True).sum(0), inside)
+    np.testing.assert_allclose(energy(spectrum, y, whole=True), energy(spectrum, y) * inside)
+    np.testing.assert_allclose(energy(setting()[0], y, whole=True), energy(setting()[0], y))  # all is spanned
+    assert (energy(spectrum, np.zeros(14), whole=True) == 0).all()
+    table = energy_over_time(lambda dt: y + dt, spectrum, [0.0, 1.0], whole=True)
+    np.testing.assert_allclose(table[1], energy(spectrum, y + 1, whole=True).mean(1))
 
 
 def test_energy_over_time_follows_a_known_decay():

@@ -1,6 +1,7 @@
 """The report against brute force, its intervals, its slices, the bound no ranking can break, and what it writes."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -112,6 +113,46 @@ def test_control_bands_have_equal_size_and_lie_outside(world, monkeypatch):
     seen.clear()
     report(**world | {"bands": [band(world["spectrum"], stop=20)]}, donors=(), seed=1)
     assert len(seen[1]) == 20 and len(set(seen[1].index)) == 20  # ten lie outside: drawn among all
+
+
+def controls(monkeypatch, spectrum, bands, seeds=range(20)):
+    """The control bands that a report would use."""
+    import importlib
+
+    module, seen = importlib.import_module("easydgl_mini.interpret.report"), []
+    monkeypatch.setattr(module, "perturb", lambda y, s, chosen, *rest: seen.append(chosen) or y)
+    for seed in seeds:
+        report(
+            {"a": np.eye(len(spectrum.vectors))},
+            np.arange(len(spectrum.vectors)),
+            spectrum,
+            bands,
+            metrics=["HR@1"],
+            seed=seed,
+        )
+    return [chosen for chosen in seen if chosen.name.startswith("control")]
+
+
+def test_controls_draw_equal_eigenvalues_together(monkeypatch):
+    ring = laplacian(np.roll(np.eye(40), 1, 0) + np.roll(np.eye(40), -1, 0))  # 0, nineteen pairs, 2
+    spectrum = decompose(ring, 40, method="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = controls(monkeypatch, spectrum, [band(spectrum, stop=7), band(spectrum, 11, 27)])
+    assert len({tuple(chosen.index) for chosen in drawn}) > 30  # random all the same
+    for chosen in drawn:
+        assert len(chosen) == (7 if chosen.name == "control of :7" else 16)
+        pairs = {(i + 1) // 2 for i in chosen.index}  # 0 | 1 2 | 3 4 | … | 37 38 | 39
+        assert sum(1 if pair in (0, 20) else 2 for pair in pairs) == len(chosen)
+        if chosen.name == "control of :7":
+            assert chosen.index.min() >= 7
+
+
+def test_controls_that_cannot_help_cutting_say_so(monkeypatch):
+    spectrum = decompose(laplacian(np.kron(np.eye(5), np.ones((4, 4)))), 20, method="exact")  # 0 five times, 1 fifteen
+    with pytest.warns(UserWarning, match="band control of :5 cuts between eigenvalues .* depends on the basis"):
+        drawn = controls(monkeypatch, spectrum, [band(spectrum, stop=5)], seeds=[0])
+    assert len(drawn[0]) == 5 and drawn[0].index.min() >= 5
 
 
 @pytest.mark.parametrize("form", ["mask", "ids", "sparse"])

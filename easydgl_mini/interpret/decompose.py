@@ -10,20 +10,16 @@ Chapter *An orthogonal Nyström decomposition*.
   multiplies by the operator, so it suits sparse and implicit ones.
 """
 
-import os
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
+import torch
 from scipy.sparse.linalg import LinearOperator
 
-from .fourier import _asymmetry
-
-LINE = 128  # bytes of a row that a sparse product handles at a time: two cache lines
-ROWS = 2048  # rows handled at a time where a tall matrix is rotated in place
+from .fourier import asymmetry, matrix
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +65,7 @@ def decompose(
     num_columns=None,
     power=2,
     probabilities=None,
+    shift=2.0,
     seed=0,
 ):
     r"""Orthonormal eigenvectors of a graph Laplacian, from the low end of the spectrum, the high end or both.
@@ -99,6 +96,10 @@ def decompose(
     probabilities : array, shape (N,), optional
         ``nystrom``: chance of each column to be drawn (without replacement), up to a factor; uniform by default. The
         approximation :math:`C A^+ C^\top` does not change when columns are rescaled, so no reweighting is needed.
+    shift : float
+        ``nystrom``: low frequencies come from the columns of ``shift`` I - L, which must be positive semi-definite. 2
+        is safe for every graph; the closer to the highest eigenvalue, the better. It is 1 at most for the affinities
+        of :func:`item_affinity` with their diagonal.
     seed : int or numpy Generator
         The same seed gives the same answer.
 
@@ -109,9 +110,9 @@ def decompose(
 
     Notes
     -----
-    ``krylov`` keeps two blocks of ``rank + oversampling`` columns, in float32 or float64, and work space of 64 columns
-    per thread (four threads at most, two in float64): not more than 6 N rank floats from a rank of 100 upwards. No
-    N × N matrix is formed, unless the block would be as wide as the graph. ``nystrom`` keeps N × s.
+    ``krylov`` keeps two blocks of ``rank + oversampling`` columns, in float32 or float64, and work space for a few
+    columns: not more than 6 N rank floats from a rank of 100 upwards. No N × N matrix is formed, unless the block would
+    be as wide as the graph. Products run on as many threads as torch may use. ``nystrom`` keeps N × s.
 
     Examples
     --------
@@ -130,8 +131,9 @@ def decompose(
         raise ValueError(f"which: got {which!r}, expected 'low', 'high' or 'both'")
     if method not in ("krylov", "nystrom", "exact"):
         raise ValueError(f"method: got {method!r}, expected 'krylov', 'nystrom' or 'exact'")
-    if not tol > 0:
-        raise ValueError(f"tol: got {tol}, expected a positive number")
+    for name, value in (("tol", tol), ("shift", shift)):
+        if not value > 0:
+            raise ValueError(f"{name}: got {value}, expected a positive number")
     for name, value, least in (("oversampling", oversampling, 0), ("power", power, 0), ("max_rounds", max_rounds, 1)):
         if value is not None and value < least:
             raise ValueError(f"{name}: got {value}, expected {least} or more")
@@ -152,7 +154,7 @@ def decompose(
     def one_end(count, sign):
         if method == "krylov":
             return _krylov(L, count, sign, oversampling, tol, max_rounds, rng)
-        return _nystrom(L, count, sign, oversampling, num_columns, power, probabilities, rng)
+        return _nystrom(L, count, shift if sign > 0 else 0, oversampling, num_columns, power, probabilities, rng)
 
     if low in (0, rank):
         values, vectors = one_end(rank, 1 if low else -1)
@@ -171,8 +173,8 @@ def decompose(
 # ------------------------------------------------------------------------------------------------ Nyström
 
 
-def _nystrom(L, rank, sign, oversampling, num_columns, power, probabilities, rng):
-    r"""Algorithm 1 on M = L (sign -1, high frequencies) or M = 2I - L (sign 1, low ones), with Z = QᵀWQ.
+def _nystrom(L, rank, shift, oversampling, num_columns, power, probabilities, rng):
+    r"""Algorithm 1 on M = L (shift 0, high frequencies) or M = shift I - L (low ones), with Z = QᵀWQ.
 
     :math:`\tilde U = C A^{-1/2} U_W \Sigma_W^{-1/2}` has :math:`\tilde U^\top\tilde U = I` in exact arithmetic, because
     :math:`U_W` diagonalises :math:`Q^\top W Q`. In floating point a direction with a small eigenvalue of A or of Z is
@@ -196,9 +198,9 @@ def _nystrom(L, rank, sign, oversampling, num_columns, power, probabilities, rng
         probabilities = probabilities / probabilities.sum()
     chosen = np.sort(rng.choice(n, s, replace=False, p=probabilities))
     C = _columns(L, chosen)  # (N, s)
-    if sign > 0:
+    if shift:
         C *= -1
-        C[chosen, np.arange(s)] += 2
+        C[chosen, np.arange(s)] += shift
     A = C[chosen]
 
     sample = rng.standard_normal((s, min(s, rank + oversampling)))
@@ -216,7 +218,7 @@ def _nystrom(L, rank, sign, oversampling, num_columns, power, probabilities, rng
     for _ in range(2):
         g, G = np.linalg.eigh(_gram(vectors, vectors))
         vectors = vectors @ ((G / np.sqrt(g)) @ G.T)
-    return (2 - z[keep] if sign > 0 else z[keep]), vectors
+    return (shift - z[keep] if shift else z[keep]), vectors
 
 
 # ------------------------------------------------------------------------------------------------ Krylov
@@ -226,18 +228,17 @@ def _krylov(L, rank, sign, oversampling, tol, max_rounds, rng):
     """Chebyshev-filtered subspace iteration for the lowest (sign 1) or highest (sign -1) eigenpairs."""
     n, width = L.shape[0], rank + oversampling
     dtype = np.float32 if tol >= 1e-4 else np.float64
-    multiply = _multiplier(L, sign, dtype)
-    low, cut, high = _reach(multiply, n, dtype, rng)
-    edge, need = low, np.inf  # the highest frequency wanted, and the factor by which its residual must still fall
+    step = _stepper(L, sign, dtype)
+    low, edge, cut, high = _survey(step, n, rank, width, dtype, rng)
     X = rng.standard_normal((n, width), dtype=dtype)
     LX = np.empty_like(X)
-    _image(L, multiply, X, LX)
     active, target = np.arange(width), 0.9 * tol
+    need = np.sqrt(n * (1 + rank / max(oversampling, 1))) * (high - cut) / 3 / target  # of random vectors, on average
     for number in range(max_rounds):
-        if high - low > 1e-10 * max(1, abs(high)):  # or every vector is an eigenvector
-            cut = min(cut, low + 0.95 * (high - low))
-            degree = _degree(low, edge, cut, high, need)
-            _by_columns(L, dtype, active, partial(_filter, multiply, X, LX, low, cut, high, degree))
+        cut = min(cut, low + 0.95 * (high - low))
+        degree = _degree(low, edge, cut, high, need)
+        for part in _parts(L, dtype, active):
+            _filter(step, X, LX, low, cut, high, degree, part, known=number > 0)
         theta, residuals, X, LX = _rayleigh_ritz(X, LX)
         worst = residuals[:rank].max()
         if worst <= target or number == max_rounds - 1:
@@ -246,33 +247,34 @@ def _krylov(L, rank, sign, oversampling, tol, max_rounds, rng):
                 break
             target /= 3  # among equal eigenvalues the last step may gather the errors of many vectors in one
         active = np.flatnonzero(residuals > target / 3)
-        low, edge, need = theta[0], theta[rank - 1], worst / target
-        cut = max(theta[-1], (edge + _frequency_of_error(multiply, X, LX, theta, residuals[:rank].argmax())) / 2)
+        low, edge, high, need = theta[0], theta[:rank][-1], max(high, theta[-1]), worst / target
+        cut = max(theta[-1], (edge + _frequency_of_error(step, X, LX, theta, residuals[:rank].argmax())) / 2)
     return sign * values, vectors.copy() if vectors.base is not None else vectors
 
 
-def _frequency_of_error(multiply, X, LX, theta, j):
+def _frequency_of_error(step, X, LX, theta, j):
     """Rayleigh quotient of the residual of vector j: where in the spectrum lies what still has to be filtered out.
 
     Where many equal eigenvalues fill the block, its own last Ritz value doesn't tell.
     """
-    r = LX[:, j] - X[:, j] * float(theta[j])
-    return float(np.vdot(r, multiply(r[:, None])[:, 0]) / np.vdot(r, r))
+    r = LX[:, [j]] - X[:, [j]] * X.dtype.type(theta[j])
+    return float(np.vdot(r, step(r)) / np.vdot(r, r))
 
 
 def _degree(low, edge, cut, high, need):
     r"""Degree of the next filter: what is needed, or as much as rounding allows.
 
     Relative to the interval [cut, high] the filter raises a frequency by :math:`T_d(x)`. The highest frequency wanted
-    has to gain ``need``; and a direction raised 1e5 times less than the lowest one keeps few of its digits next to it.
+    has to gain ``need``; but where it is raised 1e5 times less than the lowest one, it keeps few of its digits.
     """
     growth = np.arccosh(1 + 2 * np.maximum(cut - np.array([low, edge]), 0) / (high - cut))
-    allowed, needed = np.arccosh([1e5, 4 * max(need, 1)]) / np.maximum(growth, 1e-3)
+    allowed = np.floor(np.log(1e5) / max(growth[0] - growth[1], 1e-3))
+    needed = np.arccosh(max(need, 2)) / max(growth[1], 1e-3)
     return int(np.clip(np.ceil(min(allowed, needed)), 2, 60))
 
 
-def _filter(multiply, X, LX, low, cut, high, degree, part):
-    r"""Replace some columns of X by :math:`T_d((L - c)/e)\,X`, and LX along with them.
+def _filter(step, X, LX, low, cut, high, degree, part, known):
+    r"""Replace some columns of X by :math:`T_d((L - c)/e)\,X`, and write their image to LX (``known``: it was there).
 
     The Chebyshev polynomial of the interval [cut, high] is at most 1 there and grows as fast as a polynomial can below
     it; it is scaled to 1 at ``low`` on the way, so that nothing overflows.
@@ -280,38 +282,42 @@ def _filter(multiply, X, LX, low, cut, high, degree, part):
     low, cut, high = float(low), float(cut), float(high)  # NumPy's own scalars would turn float32 into float64
     e, c = (high - cut) / 2, (high + cut) / 2
     sigma = first = e / (low - c)
-    x = np.ascontiguousarray(X[:, part])
-    y = (LX[:, part] - c * x) * (sigma / e)
+    x = X.take(part, 1)
+    y = LX.take(part, 1) if known else step(x)
+    y -= c * x
+    y *= sigma / e
     for _ in range(degree - 1):
         after = 1 / (2 / first - sigma)
-        new = multiply(y)
-        new -= c * y
-        new *= 2 * after / e
-        x *= sigma * after
-        new -= x
-        x, y, sigma = y, new, after
+        x, y, sigma = y, step(y, x, 2 * after / e, -sigma * after, c), after
     X[:, part] = y
-    LX[:, part] = multiply(y)
+    LX[:, part] = step(y, x)
 
 
-def _reach(multiply, n, dtype, rng, steps=12):
-    """Lowest Ritz value, mean and an upper bound of the spectrum, from a few Lanczos steps."""
-    basis = np.zeros((steps + 1, n))
-    basis[0] = rng.standard_normal(n)
-    basis[0] /= np.linalg.norm(basis[0])
-    T = np.zeros((steps + 1, steps + 1))
-    for k in range(steps):
-        w = multiply(basis[k][:, None].astype(dtype))[:, 0].astype(np.float64)
-        for _ in range(2):
-            along = basis[: k + 1] @ w
-            w -= along @ basis[: k + 1]
-            T[: k + 1, k] += along
-        T[k + 1, k] = np.linalg.norm(w)
-        if T[k + 1, k] <= 1e-6 * abs(T).max():
-            break
-        basis[k + 1] = w / T[k + 1, k]
-    ritz = np.linalg.eigvalsh((T[: k + 1, : k + 1] + T[: k + 1, : k + 1].T) / 2)
-    return ritz[0], T[0, 0], ritz[-1] + T[k + 1, k]
+def _survey(step, n, rank, width, dtype, rng, steps=30):
+    r"""Lowest frequency, guesses of number ``rank`` and of number ``width``, and the highest, from Lanczos steps.
+
+    The Ritz values and the squared first entries of their vectors are the spectral density, as seen through a random
+    vector: n times the sum of those below a frequency tells how many eigenvalues are. (Without orthogonalisation some
+    Ritz values come twice; their squares then add up to the same.)
+    """
+    v, before, alpha, beta = rng.standard_normal(n), 0, [], [0.0]
+    v /= np.linalg.norm(v)
+    while len(alpha) < steps and (not alpha or beta[-1] > 1e-6 * max(map(abs, alpha + beta))):
+        w = step(v[:, None].astype(dtype))[:, 0] - beta[-1] * before
+        alpha.append(w @ v)
+        w -= alpha[-1] * v
+        beta.append(np.linalg.norm(w))
+        before, v = v, w / (beta[-1] or 1)
+    ritz, S = scipy.linalg.eigh_tridiagonal(alpha, beta[1:-1])
+    count, last = n * np.cumsum(S[0] ** 2), len(alpha) - 1
+    high = ritz[-1] + beta[-1] * abs(S[-1, -1])
+    if high - ritz[0] <= 1e-10 * max(1, abs(high)):
+        high = ritz[0] + 1  # every vector is an eigenvector, and no filter harms it
+    ritz = np.append(ritz, high)
+    spread = np.sqrt(2 * count)  # the standard deviation of such a count
+    first = min(np.searchsorted(count - 4 * spread, rank), last)
+    second = min(max(first + 1, np.searchsorted(count - 2 * spread, width)), last + 1)
+    return ritz[0], ritz[first], ritz[second], high
 
 
 def _rayleigh_ritz(X, LX):
@@ -325,12 +331,11 @@ def _rayleigh_ritz(X, LX):
     keep = g > 1e-13 * g[-1]
     T = scale[:, None] * V[:, keep] / np.sqrt(g[keep])
     theta, W = np.linalg.eigh(T.T @ ((H + H.T) / 2) @ T)
-    R, k = (T @ W).astype(X.dtype), len(theta)
+    R, k, t = (T @ W).astype(X.dtype), len(theta), theta.astype(X.dtype)
     squares = np.zeros(k)
-    for i in range(0, len(X), ROWS):
-        x, y = X[i : i + ROWS] @ R, LX[i : i + ROWS] @ R
-        X[i : i + ROWS, :k], LX[i : i + ROWS, :k] = x, y
-        squares += np.square(y - x * theta.astype(X.dtype)).sum(0, dtype=np.float64)
+    for x, y in _rows(X, LX):
+        x[:, :k], y[:, :k] = x @ R, y @ R
+        squares += np.square(y[:, :k] - x[:, :k] * t).sum(0, dtype=np.float64)
     return theta, np.sqrt(squares), X[:, :k], LX[:, :k]
 
 
@@ -341,7 +346,9 @@ def _ritz(L, X, LX=None, sign=1):
     """
     X = X.astype(np.float64, copy=False)
     LX = np.empty_like(X) if LX is None or LX.dtype != X.dtype else LX
-    _image(L, _multiplier(L, sign, np.float64), X, LX)
+    step = _stepper(L, sign, X.dtype)
+    for part in _parts(L, X.dtype, np.arange(X.shape[1])):
+        LX[:, part] = step(X.take(part, 1))
     for _ in range(4):
         theta, residuals, X, LX = _rayleigh_ritz(X, LX)
         if abs(_gram(X, X) - np.eye(len(theta))).max() < 1e-12:
@@ -359,58 +366,62 @@ def _finish(L, values, vectors):
     vectors = vectors if (np.diff(order) == 1).all() else vectors[:, order]
     largest = np.abs(vectors).argmax(0)
     vectors *= np.where(vectors[largest, np.arange(len(values))] < 0, -1.0, 1.0)
-    residuals, multiply = np.empty(len(values)), _multiplier(L, 1, np.float64)
-
-    def measure(part):
-        x = vectors[:, part]
-        residuals[part] = np.linalg.norm(multiply(x) - x * values[part], axis=0)
-
-    _by_columns(L, np.float64, range(len(values)), measure)
+    residuals, step = np.empty(len(values)), _stepper(L, 1, np.float64)
+    for part in _parts(L, vectors.dtype, np.arange(len(values))):
+        x = vectors.take(part, 1)
+        residuals[part] = np.linalg.norm(step(x) - x * values[part], axis=0)
     error = _gram(vectors, vectors) - np.eye(len(values))
     return Spectrum(values, vectors, residuals, float(abs(error).max(initial=0)))
 
 
-def _image(L, multiply, X, out):
-    """Write the product with X into ``out``."""
-
-    def write(part):
-        out[:, part] = multiply(X[:, part])
-
-    _by_columns(L, X.dtype, range(X.shape[1]), write)
+def _parts(L, dtype, columns):
+    """Positions of columns, a few at a time, so that a product needs little work space."""
+    width = 512 if isinstance(L, np.ndarray) else 128 if dtype == np.float32 else 32
+    return np.array_split(columns, max(1, -(-len(columns) // width)))
 
 
-def _by_columns(L, dtype, columns, task):
-    """Run ``task`` on a few columns at a time; in threads for a sparse matrix, whose product releases the lock."""
-    columns, size = np.asarray(columns), np.dtype(dtype).itemsize
-    width = (2048 if isinstance(L, np.ndarray) else LINE) // size
-    parts = [columns[i : i + width] for i in range(0, len(columns), width)]
-    if not scipy.sparse.issparse(L):
-        for part in parts:
-            task(part)
-        return
-    with ThreadPoolExecutor(min(16 // size, os.cpu_count() or 1)) as pool:  # more would need more work space
-        list(pool.map(task, parts))
+def _rows(*arrays):
+    """Rows of tall arrays, a few at a time."""
+    return zip(*(np.array_split(array, 64) for array in arrays), strict=True)
 
 
-def _multiplier(L, sign, dtype):
-    """The function X -> sign L X in ``dtype``."""
+def _stepper(L, sign, dtype):
+    """The function (Y, X, a, b, c) -> a (±L - c) Y + b X, written over X; without X it is ±L Y."""
     if isinstance(L, LinearOperator):
-        return lambda X: np.asarray(sign * L.matmat(X), dtype=dtype)
-    matrix = L.astype(dtype, copy=False)
 
-    def multiply(X):
-        product = matrix @ np.ascontiguousarray(X)
-        return product if sign > 0 else np.negative(product, out=product)
+        def add(X, Y, a, b):
+            X.mul_(b).add_(torch.from_numpy(np.array(L.matmat(Y.numpy()), dtype=dtype)), alpha=a)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CSR is "beta"; L may be read-only
+            if scipy.sparse.issparse(L):
+                kinds = *[np.int32 if L.nnz < 2**31 else np.int64] * 2, dtype
+                arrays = zip((L.indptr, L.indices, L.data), kinds, strict=True)
+                tensors = (torch.from_numpy(array.astype(kind, copy=False)) for array, kind in arrays)
+                M = torch.sparse_csr_tensor(*tensors, L.shape, check_invariants=False)
+            else:
+                M = torch.from_numpy(L.astype(dtype, copy=False))
 
-    return multiply
+        def add(X, Y, a, b):
+            torch.addmm(X, M, Y, beta=b, alpha=a, out=X)
+
+    def step(Y, X=None, a=1.0, b=0.0, c=0.0):
+        X = np.zeros_like(Y) if X is None else X
+        x, y = torch.from_numpy(X), torch.from_numpy(Y)
+        add(x, y, sign * a, b)
+        x.add_(y, alpha=-a * c)
+        return X
+
+    return step
 
 
 def _gram(X, Y):
     """XᵀY, summed in float64 a few rows at a time."""
-    total = np.zeros((X.shape[1], Y.shape[1]))
-    for i in range(0, len(X), ROWS):
-        total += X[i : i + ROWS].T.astype(np.float64) @ Y[i : i + ROWS].astype(np.float64, copy=False)
-    return total
+    total = torch.zeros(X.shape[1], Y.shape[1], dtype=torch.float64)
+    for rows in _rows(X, Y):
+        x, y = (torch.from_numpy(part.astype(np.float64, copy=False)) for part in rows)
+        total.addmm_(x.T, y)
+    return total.numpy()
 
 
 def _columns(L, chosen):
@@ -419,16 +430,15 @@ def _columns(L, chosen):
         return np.ascontiguousarray(L[chosen].toarray().T)
     if isinstance(L, np.ndarray):
         return L[:, chosen]
-    n, parts = L.shape[0], [chosen[i : i + LINE] for i in range(0, len(chosen), LINE)]
-    unit = [scipy.sparse.csc_array((np.ones(len(p)), (p, np.arange(len(p)))), (n, len(p))).toarray() for p in parts]
-    return np.hstack([np.asarray(L.matmat(e), dtype=np.float64) for e in unit])
+    unit = np.zeros((L.shape[0], len(chosen)))
+    unit[chosen, np.arange(len(chosen))] = 1
+    return np.array(L.matmat(unit), dtype=np.float64)
 
 
 def _operator(L):
     """L as float64 array, CSR matrix or LinearOperator; square, finite and symmetric (an operator: on two vectors)."""
-    if not isinstance(L, LinearOperator):
-        L = scipy.sparse.csr_array(L, dtype=np.float64) if scipy.sparse.issparse(L) else np.asarray(L, dtype=np.float64)
-    if len(L.shape) != 2 or L.shape[0] != L.shape[1] or L.shape[0] == 0:
+    L = L if isinstance(L, LinearOperator) else matrix("L", L, signed=True)
+    if L.shape[0] != L.shape[1] or L.shape[0] == 0:
         raise ValueError(f"L: got shape {L.shape}, expected a square matrix")
     if isinstance(L, LinearOperator):
         probe = np.random.default_rng(0).standard_normal((L.shape[0], 2))
@@ -438,13 +448,7 @@ def _operator(L):
             raise ValueError("L: its product with a random vector is not finite")
         gap, size = abs(product[0, 1] - product[1, 0]), np.linalg.norm(image) * np.sqrt(L.shape[0])
     else:
-        entries = L.data if scipy.sparse.issparse(L) else L
-        if not np.isfinite(entries.sum()) and len(bad := np.argwhere(~np.isfinite(entries))):
-            if scipy.sparse.issparse(L):
-                coo = L.tocoo()
-                bad = [[coo.row[bad[0, 0]], coo.col[bad[0, 0]]]]
-            raise ValueError(f"L[{int(bad[0][0])}, {int(bad[0][1])}] is not finite; expected finite entries")
-        gap, size = _asymmetry(L), max(entries.max(initial=0), -entries.min(initial=0))
+        gap, size = asymmetry(L), max(L.max(), -L.min())
     if gap > 1e-6 * size:
         raise ValueError(f"L is not symmetric (entries differ by up to {gap:.1e}); build it with laplacian()")
     return L

@@ -38,10 +38,10 @@ def laplacian(A):
            [-1.,  1.,  0.],
            [ 0.,  0.,  0.]])
     """
-    A = _matrix("A", A)
+    A = matrix("A", A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"A: got shape {A.shape}, expected a square matrix")
-    gap = _asymmetry(A)
+    gap = asymmetry(A)
     if gap > 0:
         if gap > 1e-10 * abs(A).max():
             warnings.warn("A is not symmetric: taking (A + A.T) / 2, which forgets directions", stacklevel=2)
@@ -91,7 +91,7 @@ def item_affinity(R, kind="covariance", self_loops=True):
            [0.5, 1.5, 0. ],
            [0. , 0. , 0. ]])
     """
-    R = _matrix("R", R)
+    R = matrix("R", R)
     if kind == "covariance":
         weight = np.full(R.shape[0], 1 / max(R.shape[0], 1))
     elif kind == "hypergraph":
@@ -155,7 +155,7 @@ def gft(spectrum, y):
         ``y``. With r < N they add up to the energy of what the r vectors span. Chapter *Graph Fourier transform*.
     """
     y = signals("y", y, len(spectrum.vectors))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):  # what is not finite is refused, with its place
         coefficients = spectrum.vectors.T.astype(y.dtype, copy=False) @ y
     return finite("y", coefficients, y)
 
@@ -208,7 +208,7 @@ def band(spectrum, start=None, stop=None, *, tolerance=None):
     """
     index = np.arange(len(spectrum.values))[start:stop]
     name = f"{'' if start is None else start}:{'' if stop is None else stop}"
-    return _whole(spectrum, Band(index, len(spectrum.values), name), tolerance)
+    return whole(spectrum, Band(index, len(spectrum.values), name), tolerance)
 
 
 def band_by_value(spectrum, low=None, high=None, *, tolerance=None):
@@ -217,16 +217,20 @@ def band_by_value(spectrum, low=None, high=None, *, tolerance=None):
         spectrum.values <= (np.inf if high is None else high)
     )
     name = f"{'' if low is None else f'{low:g} ≤ '}λ{'' if high is None else f' ≤ {high:g}'}"
-    return _whole(spectrum, Band(np.flatnonzero(inside), len(spectrum.values), name), tolerance)
+    return whole(spectrum, Band(np.flatnonzero(inside), len(spectrum.values), name), tolerance)
 
 
-def _whole(spectrum, chosen, tolerance):
-    """Warn where a border of ``chosen`` lies between eigenvalues that can't be told apart."""
-    inside = np.zeros(chosen.size, dtype=bool)
-    inside[chosen.index] = True
+def apart(spectrum, tolerance=None):
+    """Which neighbouring eigenvalues can be told apart, (r - 1,) bool."""
     if tolerance is None:
         tolerance = np.maximum(1e-8, np.maximum(spectrum.residuals[1:], spectrum.residuals[:-1]))
-    cut = np.flatnonzero((inside[1:] != inside[:-1]) & (np.diff(spectrum.values) <= tolerance))
+    return np.diff(spectrum.values) > tolerance
+
+
+def whole(spectrum, chosen, tolerance=None):
+    """Warn where a border of ``chosen`` lies between eigenvalues that can't be told apart."""
+    inside = np.isin(np.arange(chosen.size), chosen.index)
+    cut = np.flatnonzero((inside[1:] != inside[:-1]) & ~apart(spectrum, tolerance))
     if len(cut):
         at = int(cut[0])
         warnings.warn(
@@ -251,35 +255,31 @@ def signals(name, y, length):
 
 def finite(name, image, y):
     """``image``, a linear image of ``y``; refuses with the place in ``y`` if a NaN or an infinity came through."""
-    if not np.isfinite(image).all():
-        _refuse(name, y, ~np.isfinite(y), "finite numbers (leave items out with `exclude`, not with -inf)")
+    if not np.isfinite(image).all() and len(bad := np.argwhere(~np.isfinite(y))):
+        at, wanted = bad[0].tolist(), "finite numbers (leave items out with `exclude`, not with -inf)"
+        raise ValueError(f"{name}{at} is {y[*at]}; expected {wanted}")
     return image
 
 
-def _refuse(name, array, bad, wanted):
-    if bad.any():
-        first = tuple(map(int, np.argwhere(bad)[0]))
-        raise ValueError(f"{name}{list(first)} is {array[first]}; expected {wanted}")
-
-
-def _matrix(name, A):
-    """A dense or CSR matrix in float64 whose entries are finite and not negative."""
-    if scipy.sparse.issparse(A):
-        A = scipy.sparse.csr_array(A, dtype=np.float64)
-        entries = A.tocoo()
-        bad = np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0)))
-        if len(bad):
-            at = [int(axis[bad[0]]) for axis in (entries.row, entries.col)]
-            raise ValueError(f"{name}{at} is {entries.data[bad[0]]}; expected finite entries, not negative")
-        return A
-    A = np.asarray(A, dtype=np.float64)
+def matrix(name, A, signed=False):
+    """A dense or CSR matrix in float64 whose entries are finite and, unless ``signed``, not negative."""
+    sparse = scipy.sparse.issparse(A)
+    A = scipy.sparse.csr_array(A, dtype=np.float64) if sparse else np.asarray(A, dtype=np.float64)
     if A.ndim != 2:
         raise ValueError(f"{name}: got shape {A.shape}, expected a matrix")
-    _refuse(name, A, ~(np.isfinite(A) & (A >= 0)), "finite entries, not negative")
+    entries = A.data if sparse else A
+    bad = ~np.isfinite(entries) if signed else ~(np.isfinite(entries) & (entries >= 0))
+    if bad.any():
+        entry = A.tocoo() if sparse else None
+        axes = (entry.row[bad], entry.col[bad]) if sparse else bad.nonzero()
+        at = [int(axis[0]) for axis in axes]
+        raise ValueError(
+            f"{name}{at} is {entries[bad][0]}; expected finite entries{'' if signed else ', not negative'}"
+        )
     return A
 
 
-def _asymmetry(A, rows=1024):
+def asymmetry(A, rows=1024):
     """Largest entry of ``|A - A.T|``, a few rows at a time."""
     if scipy.sparse.issparse(A):
         return abs(A - A.T).max() if A.nnz else 0.0

@@ -63,7 +63,7 @@ def perturb(y, spectrum, band, complement=False, donor=None, standardize=True):
     out = np.empty_like(y)
     columns, result = (y[:, None], out[:, None]) if y.ndim == 1 else (y, out)
     given = None if donor is None else donor.reshape(columns.shape)
-    with np.errstate(invalid="ignore"):  # what is not finite is refused below, with its place
+    with np.errstate(all="ignore"):  # what is not finite is refused below, with its place
         for i in range(0, columns.shape[1], CHUNK):
             here = slice(i, i + CHUNK)
             part = columns[:, here]

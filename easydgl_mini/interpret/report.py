@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
-from .fourier import Band
+from .fourier import Band, apart, whole
 from .perturb import perturb
 
 METRICS = ("HR@10", "HR@50", "HR@100", "N@10", "N@50", "N@100")
@@ -77,7 +77,8 @@ def report(
         A pandas DataFrame with one row per slice, model, donor ("" where the band is removed), band, control and
         metric, and columns ``before``, ``after``, ``change``, ``low``, ``high``, ``users``. Rows with ``control`` True
         use as many frequencies as the band, drawn at random outside it (among all, where too few lie outside): a band
-        matters if its change stands out from its control's.
+        matters if its change stands out from its control's. Equal eigenvalues are drawn together, because a part of
+        them depends on the basis; a warning says where no such control was found.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def report(
     parsed = {name: _metric(name) for name in metrics}
     rng = np.random.default_rng(seed)
     pairs = [(name, band, False) for name, band in bands.items()]
-    pairs += [(name, _control(band, rng), True) for name, band in bands.items()]
+    pairs += [(name, _control(spectrum, band, rng), True) for name, band in bands.items()]
     settings = [(m, d, *p) for m in predictions for d in ["", *(d for d in donors if d != m)] for p in pairs]
 
     chunk = chunk or max(1, 2**25 // items)
@@ -276,11 +277,19 @@ def _ranks(scores, truth, exclude):
     return rank_of(scores, torch.as_tensor(truth), exclude).numpy()
 
 
-def _control(band, rng):
-    """As many frequencies as the band has, outside it if there are enough."""
-    outside = np.setdiff1d(np.arange(band.size), band.index)
-    pool = outside if len(outside) >= len(band) else band.size
-    return Band(np.sort(rng.choice(pool, len(band), replace=False)), band.size, f"control of {band.name}")
+def _control(spectrum, band, rng):
+    """As many frequencies as the band has, outside it if there are enough; equal eigenvalues all or none."""
+    free = ~np.isin(np.arange(band.size), band.index)
+    free |= free.sum() < len(band)
+    index = np.sort(rng.choice(np.flatnonzero(free), len(band), replace=False))
+    group = np.append(0, np.cumsum(apart(spectrum)))
+    if len(np.unique(group)) < band.size:
+        picked = np.zeros(band.size, bool)
+        for g in rng.permutation(group[-1] + 1):
+            members = group == g
+            picked |= members & (free[members].all() and (picked | members).sum() <= len(band))
+        index = np.flatnonzero(picked) if picked.sum() == len(band) else index
+    return whole(spectrum, Band(index, band.size, f"control of {band.name}"))
 
 
 def _slices(degree, truth, items, edges):

@@ -5,17 +5,19 @@ import numpy as np
 from .fourier import gft
 
 
-def energy(spectrum, y):
+def energy(spectrum, y, whole=False):
     r"""Share of each frequency in a signal's energy, :math:`\tilde y(\lambda_l)^2 / \sum_m \tilde y(\lambda_m)^2`.
 
-    The transform is l2-normalised per signal, so that a user with large scores counts no more than one with small ones;
-    the shares of a signal add up to one (zeros for a signal without any energy in the spectrum). What r < N vectors
-    don't span does not count. Chapter *How models evolve*.
+    A user with large scores counts no more than one with small ones. A signal without energy has shares of zero.
+    Chapter *How models evolve*.
 
     Parameters
     ----------
     spectrum : Spectrum
     y : array, shape (N,) or (N, signals)
+    whole : bool
+        With r < N vectors, False takes shares of what they span (adding up to one) and True shares of the whole signal,
+        of :math:`\|y\|^2` (adding up to less, by what lies outside).
 
     Returns
     -------
@@ -29,11 +31,11 @@ def energy(spectrum, y):
     array([0.8, 0.2])
     """
     squares = np.square(gft(spectrum, y), dtype=np.float64)
-    total = squares.sum(0)
+    total = np.square(y, dtype=np.float64).sum(0) if whole else squares.sum(0)
     return np.divide(squares, total, out=np.zeros_like(squares), where=total > 0)
 
 
-def energy_over_time(predict, spectrum, elapsed, relative=False):
+def energy_over_time(predict, spectrum, elapsed, relative=False, whole=False):
     """Mean share of each frequency as a function of the time that has passed.
 
     Parameters
@@ -44,6 +46,8 @@ def energy_over_time(predict, spectrum, elapsed, relative=False):
     elapsed : sequence of float, shape (T,)
     relative : bool
         Divide by the first row: by which factor a share grew or shrank. A frequency without energy there gives NaN.
+    whole : bool
+        As in :func:`energy`.
 
     Returns
     -------
@@ -55,7 +59,7 @@ def energy_over_time(predict, spectrum, elapsed, relative=False):
         raise ValueError("elapsed: got no times, expected at least one")
     rows = []
     for dt in elapsed:
-        shares = energy(spectrum, predict(dt))
+        shares = energy(spectrum, predict(dt), whole)
         rows.append(shares if shares.ndim == 1 else shares.mean(1))
     table = np.stack(rows)
     if not relative:
