@@ -399,7 +399,8 @@ def test_execute_replaces_a_notebook_only_when_every_cell_ran(tmp_path):
 
 LAYERS = [
     {"graph", "events"},
-    {"simulate", "data"},
+    {"simulate"},
+    {"data"},  # its simulated raw files come from the worlds
     {"encode"},
     {"train"},
     {"interpret"},
