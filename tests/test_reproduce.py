@@ -163,7 +163,7 @@ def test_a_table_is_run_and_recorded(whole):
         assert "easydgl-mini" in line["code"] and "torch" in line["versions"]
     mean = np.mean([line["metrics"]["hr@10"] for line in record["runs"]])
     assert table.loc["sasrec", "hr@10"].startswith(f"{mean:.4f} ± ")
-    assert table.loc["sasrec", "paper hr@10"] == "0.2263"
+    assert table.loc["sasrec", "paper hr@10"] == "0.2263" and "simulated" in table.attrs["note"]
 
 
 def test_an_interrupted_table_is_taken_up_and_says_the_same(whole, tmp_path):
@@ -246,3 +246,15 @@ def test_studies_of_trained_models(table, tmp_path_factory):
     if table == "perturbation":
         assert {(line["model"], line["donor"]) for line in seen["rows"]} == {
             ("bert4rec", ""), ("gsimc", "bert4rec"), ("tgat", "easydgl")}  # fmt: skip
+
+
+def test_the_command_line(tmp_path, capsys):
+    from easydgl_mini.cli import main
+
+    words = ["reproduce", "links", "--scale", "tiny", "--rows", "popularity", "--seeds", "1,2", "--out"]
+    assert main([*words, str(tmp_path / "results"), "--work", str(tmp_path / "work")]) == 0
+    printed = capsys.readouterr().out
+    assert "popularity, seed 2" in printed and "simulated: these numbers say nothing" in printed
+    assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [1, 2]
+    assert main(["reproduce", "links", "--scale", "full"]) == 2
+    assert capsys.readouterr().err.startswith("easydgl-mini reproduce: scale 'full' needs --data")

@@ -35,7 +35,9 @@ def add_parser(commands, raw):
     sub.add_argument("--preset", choices=("paper", "release"), default="paper", help="traffic: as printed, or released")
     sub.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     sub.add_argument("--epochs", type=int, help="at most so many")
-    sub.add_argument("--out", default="book/results", metavar="DIR", help="folder of the records (book/results)")
+    sub.add_argument(
+        "--out", metavar="DIR", help="folder of the records (book/results at --scale full, else in --work)"
+    )
     sub.add_argument("--work", metavar="DIR", help="folder of checkpoints and models (by default .easydgl in --data)")
     sub.add_argument("--search", action="store_true", help="try each row's settings on validation data; no test score")
     sub.add_argument("--again", action="store_true", help="replace records made with other settings or data")
@@ -48,6 +50,8 @@ def run(arguments):
     settings = {} if arguments.epochs is None else {"epochs": arguments.epochs}
     found = reproduce(arguments.table, **{name: getattr(arguments, name) for name in names}, **settings)
     print(json.dumps(found, indent=1) if isinstance(found, dict) else found.to_string())
+    if note := getattr(found, "attrs", {}).get("note"):
+        print(note)
 
 
 def _seeds(text):

@@ -94,7 +94,7 @@ class Job:
 
 def reproduce(
     table, *, dataset=None, data=None, rows=None, seeds=records.SEEDS, scale="small", preset="paper", device="auto",
-    out="book/results", work=None, search=False, again=False, progress=None, say=print, **settings,
+    out=None, work=None, search=False, again=False, progress=None, say=print, **settings,
 ):  # fmt: skip
     """Run a table and return it beside the paper's figures.
 
@@ -113,8 +113,8 @@ def reproduce(
     scale : {"tiny", "small", "full"}
     preset : {"paper", "release"}
         For traffic, see :class:`easydgl_mini.TrafficForecaster`.
-    out : path
-        Folder of the result files.
+    out : path, optional
+        Folder of the result files: by default ``book/results`` for the scale "full", ``results`` in ``work`` otherwise.
     work : path, optional
         Folder of checkpoints and trained models; by default ``.easydgl`` beside the data. An interrupted call goes on
         from there.
@@ -164,6 +164,7 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     dataset = dataset or DATASETS[kind]
     work = Path(work) if work else Path(data or ".") / ".easydgl"
+    out = out or ("book/results" if scale == "full" else work / "results")
     if data is None:
         if scale == "full":
             raise ValueError(
@@ -302,4 +303,7 @@ def _search(job, row, model, own, seed, say):
 
 def _table(job, rows):
     found = [record for row in rows if (record := records.read(job.record_path(row))) and record["runs"]]
-    return records.beside_paper(found, job.dataset, job.protocol.metrics, list(rows))
+    table = records.beside_paper(found, job.dataset, job.protocol.metrics, list(rows))
+    if job.simulated:
+        table.attrs["note"] = "The data is simulated: these numbers say nothing about the paper's."
+    return table
