@@ -69,6 +69,10 @@ def test_last_value_by_hand():
     there = torch.tensor([[[1.0, 1, 1, 1, 0], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]]])
     out = net(seen, there, torch.zeros(1, 2))
     assert out.shape == (1, STEPS, N) and out[0, 0].tolist() == [9, 2, 7, 4, 0] and torch.equal(out[:, 0], out[:, 11])
+    data = roads()
+    data.readings[-1] = np.arange(51.0, 51 + N)
+    ahead = REGISTRY["last_value"]("traffic").fit(data).predict(data, at=data.times[-1] + 37)
+    assert ahead.numpy() == pytest.approx(data.readings[-1], abs=1e-3)
 
 
 def test_historical_average_is_by_time_of_week_where_covered_else_of_day():

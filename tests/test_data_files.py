@@ -358,6 +358,18 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs inodes")
+def test_a_file_is_put_on_disk_and_then_renamed(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (done.append(name), real(*args))[1])
+    with whole_or_nothing(tmp_path / "a.bin") as file:
+        inode = os.fstat(file.fileno()).st_ino
+    assert (tmp_path / "a.bin").stat().st_ino == inode  # the very file: a copy could be cut short
+    assert done == ["fsync", "replace", "fsync"]  # the bytes, the name, the folder
+
+
 def test_old_leftovers_of_killed_writers_are_removed(tmp_path):
     old, young = tmp_path / ".a.bin.1.part", tmp_path / ".a.bin.2.part"
     for part in (old, young):

@@ -776,4 +776,4 @@ def test_damaged_files(form, tmp_path, monkeypatch):
 
 
 def test_there_are_ten_thousand_files():
-    assert FILES * len(FORMATS) >= 7_000  # with the formats of nodes and traffic: ten thousand
+    assert FILES * len(FORMATS) >= 10_000

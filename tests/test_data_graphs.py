@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from easydgl_mini import data, simulate
-from easydgl_mini.data import DataError, elliptic, metr_la, patent
+from easydgl_mini.data import DataError, elliptic, metr_la, patent, unpickle
 from easydgl_mini.data.unpickle import load_arrays
 from easydgl_mini.train import f1_of
 
@@ -528,7 +528,7 @@ def malicious(mark):
         "protocol 0": pickle.dumps(Call(os.system, touch), protocol=0),
         "INST": f"(S'{touch}'\nios\nsystem\n.".encode(),
         "OBJ": f"(cos\nsystem\nS'{touch}'\no.".encode(),
-        "NEWOBJ": f"cos\nsystem\n(S'{touch}'\nt\x81.".encode(),
+        "NEWOBJ": f"cos\nsystem\n(S'{touch}'\nt\x81.".encode("latin1"),
         "a class alone": b"cos\nsystem\n.",
         "array class": b"cnumpy\nndarray\n.",
         "ndarray(10**12)": b"cnumpy\nndarray\n(I1000000000000\ntR.",
@@ -581,6 +581,19 @@ def test_malicious_pickles_are_refused_and_do_nothing(tmp_path, name):
         load("metr-la", write_metr(tmp_path / "data", "11,22,33\n1,2,3\n", content))
     assert Path(error.value.file).name == "adj_mx.pkl"
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["INST", "OBJ", "NEWOBJ", "extension", "persistent", "memo"])
+def test_some_pickles_are_refused_before_they_run(monkeypatch, name):
+    monkeypatch.setattr(unpickle, "_Unpickler", None)
+    with pytest.raises(DataError, match="refused: it (uses the opcode|numbers an object)"):
+        unpickle.load_arrays(malicious("x")[name])
+
+
+@pytest.mark.parametrize("name", ["array too large", "array of overflow", "zero-size items"])
+def test_arrays_must_bring_their_bytes(name):
+    with pytest.raises(DataError, match="refused: an array of .* bytes that brings"):
+        load_arrays(malicious("x")[name])
 
 
 def test_the_malicious_pickles_are_malicious(tmp_path):

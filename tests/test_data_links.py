@@ -145,6 +145,10 @@ def test_tmall_defaults_are_those_of_the_conference_paper():
     assert data.DATASETS["koubei"].options | {"min_user": 5, "min_item": 100} == data.DATASETS["koubei"].options
     units = {name: data.DATASETS[name].defaults["time_unit"] for name in ("netflix", "tmall", "koubei")}
     assert units == {"netflix": "hour", "tmall": "day", "koubei": "week"}
+    for entry in data.DATASETS.values():
+        if entry.task == "link":
+            assert entry.defaults["split"] == (8, 1, 1)
+            assert entry.defaults["seeds"] == (12345, 54321, 56789, 98765, 7401)
 
 
 def test_a_tmall_header_in_another_order(tmp_path):

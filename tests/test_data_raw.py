@@ -2,13 +2,14 @@
 
 import dataclasses
 import datetime
+import doctest
 import pickle
 
 import numpy as np
 import pytest
 
 from easydgl_mini import data, simulate
-from easydgl_mini.data import raw
+from easydgl_mini.data import metr_la, raw, unpickle
 
 NAMES = ("netflix", "tmall", "koubei", "elliptic", "metr-la")
 DAY = 86_400
@@ -21,6 +22,12 @@ def folder(tmp_path_factory):
     for name in NAMES:
         raw.write_raw(name, "tiny", root / name, seed=3)
     return root
+
+
+@pytest.mark.parametrize("module", [raw, metr_la, unpickle])
+def test_examples_in_the_docstrings(module):
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
 
 
 # ------------------------------------------------------------------------------------------------ text from numbers

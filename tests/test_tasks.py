@@ -653,6 +653,22 @@ def test_roads_follow_the_datas_own_calendar(freeway):
     assert (plain.predict(freeway, at=5010.0) - model.predict(data, at=5010.0)).abs().max() > 1e-3
 
 
+def test_what_roads_are_told_of_the_time(freeway):
+    """ "day": 6:00 on a Thursday is a quarter turn, a half, three quarters, and 3/7 of a week; no day is ever new."""
+    model = TrafficForecaster(**ROAD, moment="day").fit(freeway)
+    times = torch.tensor([3 * 1440 + 360.0, 3 * 1440 + 365.0, 31 * 1440 + 360.0], dtype=torch.float64)
+    angle = 2 * np.pi * np.array([[1 / 4, 2 / 4, 3 / 4, 3 / 7]])
+    expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    told = model.model_.when(times).numpy()
+    assert told[:1] == pytest.approx(expected, abs=1e-5) and told[2] == pytest.approx(told[0], abs=1e-5)
+    assert [bool(x) for x in np.abs(told[1] - told[0]) > 1e-5] == [True, True, True, False] * 2  # five minutes later
+    plain = TrafficForecaster(**ROAD)._build(num_nodes=24, num_edges=54, minutes=5.0)
+    assert torch.equal(plain.when(times), em.encode.calendar(times, "minutes", "2024-01-01"))
+    assert TrafficForecaster(preset="release").moment == "day"
+    with pytest.raises(ValueError, match="moment must be one of calendar, day, got 'night'"):
+        TrafficForecaster(moment="night")
+
+
 def test_validation_asks_each_row_about_one_horizon(freeway, road):
     from easydgl_mini.train.traffic import _limits, _Part
 

@@ -40,8 +40,8 @@ class BERT4RECModel(ItemModel):
 
     def forward(self, rows, hidden):
         place = places(hidden.shape[1], self.places.num_embeddings).to(hidden.device)
-        item = torch.where(hidden, -1, rows.item)
-        x = torch.where(hidden.unsqueeze(-1), self.token, self.embed(item)) + self.places(place)
+        told = self.items(torch.where(hidden, 0, rows.item.clamp_min(0)))
+        x = torch.where(hidden.unsqueeze(-1), self.token, told) + self.places(place)
         x, allowed = self.dropout(self.norm(x)), allow(rows.mask)
         for block in self.blocks:
             x = block(x, allowed)

@@ -22,7 +22,7 @@ class Block(nn.Module):
         Of the feed-forward map inside.
     act : nn.Module
     dropout : float
-        On attention weights, inside the feed-forward map and before both residual sums.
+        On attention weights and before both residual sums; ``act`` may have more inside the feed-forward map.
     pre : bool
         Normalise what goes in (then nothing normalises the residual path), or what comes out.
     """
@@ -33,7 +33,7 @@ class Block(nn.Module):
             raise ValueError(f"dim must be divisible by num_heads, got {dim} and {num_heads}")
         self.num_heads, self.rate, self.pre = num_heads, dropout, pre
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.mixer = nn.Sequential(nn.Linear(dim, width), act, nn.Dropout(dropout), nn.Linear(width, dim))
+        self.mixer = nn.Sequential(nn.Linear(dim, width), act, nn.Linear(width, dim))
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
         self.dropout = nn.Dropout(dropout)
 

@@ -7,7 +7,7 @@ What a user did so far is one vector, and each new item changes it through gates
     \mathbf r = \sigma(\mathbf W_r \mathbf x + \mathbf U_r \mathbf h), \quad
     \tilde{\mathbf h} = \tanh(\mathbf W \mathbf x + \mathbf r \odot \mathbf U \mathbf h) \\
     \mathbf h_j &= (1 - \mathbf z) \odot \tilde{\mathbf h} + \mathbf z \odot \mathbf h_{j-1},
-        \qquad \mathbf x = \mathbf E_{i_{j-1}}, \qquad \hat y_{j,i} = \mathbf h_j^\top \mathbf E_i + b_i
+        \qquad \mathbf x = \sqrt d\, \mathbf E_{i_{j-1}}, \qquad \hat y_{j,i} = \mathbf h_j^\top \mathbf E_i + b_i
 
 Simplified here: windows of one length in batches (the original feeds whole sessions side by side), cross-entropy over
 all items (the original: pairwise losses over the batch's items), and the embeddings serve at both ends.

@@ -28,14 +28,17 @@ class SASRECModel(ItemModel):
     def __init__(self, num_items, dim, num_layers, num_heads, max_len, dropout):
         super().__init__(num_items, dim, dropout)
         self.places = nn.Embedding(max(max_len - 1, 1), dim)  # a window's first event has none before it
-        self.blocks = nn.ModuleList(Block(dim, num_heads, dim, nn.ReLU(), dropout, True) for _ in range(num_layers))
+        self.blocks = nn.ModuleList(
+            Block(dim, num_heads, dim, nn.Sequential(nn.ReLU(), nn.Dropout(dropout)), dropout, True)
+            for _ in range(num_layers)
+        )
         self.norm = nn.LayerNorm(dim)
         nn.init.normal_(self.places.weight, std=0.02)
 
     def forward(self, rows, hidden):
         item = before(rows.item, -1)
         place = places(item.shape[1], self.places.num_embeddings).to(item.device)
-        x = self.dropout(self.embed(item) * self.items.embedding_dim**0.5 + self.places(place))
+        x = self.dropout(self.embed(item) + self.places(place))
         allowed = allow(item >= 0, causal=True)
         for block in self.blocks:
             x = block(x, allowed)

@@ -8,7 +8,8 @@ The layer of :mod:`tgat_node`, here on histories: a user at time t listens to th
 .. math::
     \mathbf u_j &\leftarrow \operatorname{TGAT}\big(\mathbf u_j, \{(\mathbf z_i, t_j - t_i) : i < j\}\big), \qquad
     \mathbf z_j \leftarrow \operatorname{TGAT}\big(\mathbf z_j, \{(\mathbf z_i, t_j - t_i) : i < j\}\big) \\
-    \mathbf z_j &= \mathbf E_{i_j}, \quad \mathbf u_j = \mathbf u + \mathbf E_{i_{j-1}} \quad \text{at first;} \qquad
+    \mathbf z_j &= \sqrt d\, \mathbf E_{i_j}, \quad
+        \mathbf u_j = \mathbf u + \sqrt d\, \mathbf E_{i_{j-1}} \quad \text{at first;} \qquad
     \hat y_{j,i} = \mathbf u_j^\top \mathbf E_i + b_i
 
 Simplified here: an event's neighbourhood is its own user's past (the original also follows the item to other users);

@@ -89,7 +89,7 @@ class TiSASRECModel(ItemModel):
         there = item >= 0
         place = places(item.shape[1], self.places.num_embeddings).to(item.device)
         place, spans = self.dropout(self.places(place)), self.dropout(self.spans.weight)
-        x = self.dropout(self.embed(item) * self.items.embedding_dim**0.5)
+        x = self.dropout(self.embed(item))
         allowed, between = allow(there, causal=True), intervals(time, there, len(spans) - 1)
         for block in self.blocks:
             x = block(x, place, spans, between, allowed)

@@ -83,7 +83,7 @@ register(
         read=read,
         make=links.make,
         options=dict(links.OPTIONS),
-        defaults={"time_unit": "day"},
+        defaults={"time_unit": "day", **links.PROTOCOL},
         expect={"rows": 198_502, "num_users": 22_363, "num_items": 12_101},
     )
 )

@@ -100,6 +100,7 @@ class Resuming:
                 if not left or getattr(error, "response", None) is not None:
                     have = part.stat().st_size if part.is_file() else 0
                     text = f"{_why(error)}; {have:,} bytes are kept, fetch again to go on"
+                    text += f", or put {name} into {part.parent} yourself and fetch"
                     raise DataError(url, None, text) from error
         os.replace(part, output_file)
 
@@ -128,4 +129,4 @@ class Resuming:
 
 
 def _why(error):
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(str(error).split())[:160] or type(error).__name__

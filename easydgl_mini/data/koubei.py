@@ -38,6 +38,6 @@ register(
         read=read,
         make=links.make,
         options={**links.OPTIONS, "min_user": 5, "min_item": 100},
-        defaults={"time_unit": "week"},
+        defaults={"time_unit": "week", **links.PROTOCOL},
     )
 )

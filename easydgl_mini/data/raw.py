@@ -26,6 +26,7 @@ from .files import sync_folder
 SCALES = ("tiny", "small", "full")
 BLOCK = 1 << 14  # users simulated at a time, each block with random numbers of its own
 ROWS = 1 << 19  # lines written at a time
+RATINGS = np.repeat(np.frombuffer(b"12345", np.uint8), [5, 10, 29, 34, 22])[:, None]  # a hundred, to draw one from
 
 
 def write_raw(name, scale="small", out=None, seed=0):
@@ -257,9 +258,8 @@ def market(size, seed):
         user, count, mu = user[kept], count[: last + 1], mu[: last + 1]
         found += int((count >= size.least).sum())
         new = np.cumsum(count > 0) - 1  # users without any event don't exist
-        parts.append(
-            (first + new[user].astype(np.int32), item[kept].astype(small), (time[kept] / 24).astype(np.uint16))
-        )
+        day = (time[kept] / 24).astype(np.uint16)
+        parts.append((first + new[user].astype(np.int32), item[kept].astype(small), day))
         rates.append(mu[count > 0])
         first = np.int32(first + len(rates[-1]))
     user, item, day = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -295,11 +295,8 @@ def _netflix(folder, scale, seed):
     starts = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=size.items))])
     del item
     names, dates = digits(truth["user_ids"]), _dates(size, "%Y-%m-%d")
-    stars = np.repeat(np.frombuffer(b"12345", np.uint8), [5, 10, 29, 34, 22])[
-        :, None
-    ]  # about as often as in the original
-    written = {}
     borders = np.round(size.items * np.array([0, 4_499, 9_210, 13_367, 17_770]) / 17_770).astype(int)
+    written = {}
     for n in range(4):
         written[f"combined_data_{n + 1}.txt"] = f"{starts[borders[n + 1]] - starts[borders[n]]:,} ratings"
         with open(folder / f"combined_data_{n + 1}.txt", "wb") as file:
@@ -308,19 +305,24 @@ def _netflix(folder, scale, seed):
                 after = max(film + 1, int(np.searchsorted(starts, starts[film] + ROWS, side="right")) - 1)
                 after = min(after, borders[n + 1])
                 here = slice(starts[film], starts[after])
-                rating = rng.integers(100, size=here.stop - here.start, dtype=np.uint8)
-                text = beside(names[user[here]], b",", stars[rating], b",", dates[day[here]], b"\n")
-                there = text != 0
-                end = np.concatenate([[0], np.cumsum(there.sum(axis=1))])[starts[film : after + 1] - starts[film]]
-                text = text[there]
-                for i in range(after - film):
-                    if end[i + 1] > end[i]:
-                        file.write(b"%d:\n" % (film + i + 1))
-                        file.write(text[end[i] : end[i + 1]].data)
+                stars = RATINGS[rng.integers(100, size=here.stop - here.start, dtype=np.uint8)]
+                text = beside(names[user[here]], b",", stars, b",", dates[day[here]], b"\n")
+                _write_films(file, film, starts[film : after + 1] - starts[film], text)
                 film = after
             file.flush()
             os.fsync(file.fileno())
     return written, truth
+
+
+def _write_films(file, first, starts, text):
+    """Headings and lines of the films ``first``, …; film i's lines are ``text[starts[i] : starts[i + 1]]``."""
+    there = text != 0
+    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])[starts]
+    text = text[there]
+    for i in range(len(starts) - 1):
+        if ends[i + 1] > ends[i]:
+            file.write(b"%d:\n" % (first + i + 1))
+            file.write(text[ends[i] : ends[i + 1]].data)
 
 
 def _tmall(folder, scale, seed):

@@ -51,6 +51,6 @@ register(
         read=read,
         make=links.make,
         options={"actions": ["click"], "year": 2014, **links.OPTIONS, "min_user": 10, "min_item": 200},
-        defaults={"time_unit": "day"},
+        defaults={"time_unit": "day", **links.PROTOCOL},
     )
 )

@@ -87,31 +87,25 @@ class Intensity(nn.Module):
         check_elapsed(elapsed)
         s = s.unsqueeze(-2) if self.num_heads is None else s.movedim(self.head_axis, -2)  # (…, H, d)
         elapsed = elapsed.to(s.dtype)
-        lead = torch.broadcast_shapes(s.shape[:-2], elapsed.shape)
+        many = elapsed.shape[: max(elapsed.ndim - (s.ndim - 2), 0)]  # the times at which each state is asked
+        lead = torch.broadcast_shapes(s.shape[:-2], elapsed.shape[len(many) :])
         heads = self.w.shape[0]
-        flat_s = s.expand(*lead, heads, self.in_feats).reshape(-1, heads, self.in_feats)
-        x = _Drive.apply(flat_s, elapsed.expand(lead).reshape(-1), self.W, self.b, self.w, self.endogenous)
-        lam = softplus(x + self.mu, self.log_phi.exp()).reshape(*lead, heads, self.num_clusters)
+        flat_s = s.expand(*lead, heads, self.in_feats).reshape(-1, heads, self.in_feats).transpose(0, 1)
+        flat_elapsed = elapsed.expand(*many, *lead).reshape(many.numel(), -1)
+        x = _Drive.apply(flat_s.contiguous(), flat_elapsed, self.W, self.b, self.w, self.endogenous)
+        lam = softplus(x.transpose(1, 2) + self.mu, self.log_phi.exp()).reshape(*many, *lead, heads, self.num_clusters)
         return lam.squeeze(-2) if self.num_heads is None else lam.movedim(-2, self.head_axis)
 
 
 class _Drive(torch.autograd.Function):
-    r""":math:`\mathbf w_k^\top \sigma(\mathbf W_k \mathbf s + \mathbf b_k \Delta)`: (M, H, d), (M,) -> (M, H, K).
+    r""":math:`\mathbf w_k^\top \sigma(\mathbf W_k \mathbf s + \mathbf b_k \Delta)`: (H, M, d), (R, M) -> (R, H, M, K).
 
-    The gates :math:`\mathbf g` are (M, H, K, d), far larger than what goes in or out, so they are made a block at a
-    time, small enough to stay in cache, and made again for the gradient instead of being kept.
+    The gates :math:`\mathbf g` are (R, H, M, K, d), far larger than what goes in or out, so they are made a block at a
+    time, small enough to stay in cache, and made again for the gradient instead of being kept. A state that is asked at
+    R times is multiplied by W once.
     """
 
-    BLOCK = 1 << 18  # numbers in a block of gates
-
-    @staticmethod
-    def gates(s, elapsed, W, b, endogenous):
-        heads, clusters, d = b.shape
-        x = (elapsed[:, None] * b.reshape(-1)).reshape(len(s), heads, clusters * d)  # (m, H, K d)
-        if endogenous:
-            inner = torch.bmm(s.transpose(0, 1), W.reshape(heads, clusters * d, d).transpose(1, 2))  # (H, m, K d)
-            x += inner.transpose(0, 1)
-        return x.sigmoid_().reshape(len(s), heads, clusters, d)
+    BLOCK = 1 << 17  # numbers in a block of gates
 
     @staticmethod
     def blocks(count, b):
@@ -119,13 +113,28 @@ class _Drive(torch.autograd.Function):
         return [slice(a, min(a + size, count)) for a in range(0, count, size)]
 
     @staticmethod
+    def inner(s, W, endogenous):
+        """W s for every cluster: (H, m, K d); zeros without endogenous dynamics."""
+        heads, clusters, d = W.shape[:3]
+        if not endogenous:
+            return s.new_zeros(heads, s.shape[1], clusters * d)
+        return torch.bmm(s, W.reshape(heads, clusters * d, d).transpose(1, 2))
+
+    @staticmethod
+    def gates(inner, elapsed, b):
+        heads, clusters, d = b.shape
+        x = torch.addcmul(inner, elapsed.unsqueeze(-1), b.reshape(heads, 1, -1))
+        return x.sigmoid_().reshape(heads, -1, clusters, d)
+
+    @staticmethod
     def forward(ctx, s, elapsed, W, b, w, endogenous):
         ctx.save_for_backward(s, elapsed, W, b, w)
         ctx.endogenous = endogenous
-        out = s.new_empty(len(s), *b.shape[:2])
-        for part in _Drive.blocks(len(s), b):
-            gates = _Drive.gates(s[part], elapsed[part], W, b, endogenous)
-            out[part] = gates.mul_(w).sum(-1)
+        out = s.new_empty(len(elapsed), len(b), s.shape[1], b.shape[1])
+        for part in _Drive.blocks(s.shape[1], b):
+            inner = _Drive.inner(s[:, part], W, endogenous)
+            for r, dt in enumerate(elapsed[:, part]):
+                out[r, :, part] = _Drive.gates(inner, dt, b).mul_(w.unsqueeze(1)).sum(-1)
         return out
 
     @staticmethod
@@ -133,21 +142,24 @@ class _Drive(torch.autograd.Function):
     def backward(ctx, grad):
         s, elapsed, W, b, w = ctx.saved_tensors
         heads, clusters, d = b.shape
-        ds, d_elapsed = torch.zeros_like(s), torch.zeros_like(elapsed)
-        dW, db, dw = torch.zeros_like(W), torch.zeros_like(b), torch.zeros_like(w)
-        flat_W = W.reshape(heads, clusters * d, d)
-        for part in _Drive.blocks(len(s), b):
-            g = _Drive.gates(s[part], elapsed[part], W, b, ctx.endogenous)
-            upstream = grad[part].unsqueeze(-1)  # (m, H, K, 1)
-            dw += (g * upstream).sum(0)
-            dx = (g - g * g).mul_(w).mul_(upstream)  # derivative of the logistic function, times what multiplies it
-            flat = dx.reshape(len(dx), -1)
-            db += (elapsed[part] @ flat).reshape(b.shape)
-            d_elapsed[part] = flat @ b.reshape(-1)
+        ds, d_elapsed = torch.zeros_like(s), torch.zeros_like(elapsed) if ctx.needs_input_grad[1] else None
+        dW, db, dw = (torch.zeros_like(x) for x in (W, b, w))
+        flat_W, flat_b = W.reshape(heads, clusters * d, d), b.reshape(heads, clusters * d, 1)
+        for part in _Drive.blocks(s.shape[1], b):
+            inner, total = _Drive.inner(s[:, part], W, ctx.endogenous), 0
+            for r, dt in enumerate(elapsed[:, part]):
+                g = _Drive.gates(inner, dt, b)
+                up = g * grad[r, :, part].unsqueeze(-1)  # (H, m, K, d)
+                dw += up.sum(1)
+                dx = torch.addcmul(up, up, g, value=-1).mul_(w.unsqueeze(1))  # w g (1 - g), times what comes from above
+                dx = dx.reshape(heads, -1, clusters * d)
+                db += (dt.expand(heads, 1, -1) @ dx).reshape(b.shape)
+                if d_elapsed is not None:
+                    d_elapsed[r, part] = (dx @ flat_b).sum(0).squeeze(-1)
+                total = total + dx if r else dx
             if ctx.endogenous:
-                by_head = dx.reshape(len(dx), heads, clusters * d).transpose(0, 1)  # (H, m, K d)
-                ds[part] = torch.bmm(by_head, flat_W).transpose(0, 1)
-                dW += torch.bmm(by_head.transpose(1, 2), s[part].transpose(0, 1)).reshape(W.shape)
+                ds[:, part] = torch.bmm(total, flat_W)
+                dW += torch.bmm(total.transpose(1, 2), s[:, part]).reshape(W.shape)
         return ds, d_elapsed, dW, db, dw, None
 
 

@@ -230,13 +230,14 @@ def _krylov(L, rank, sign, oversampling, tol, max_rounds, rng):
     dtype = np.float32 if tol >= 1e-4 else np.float64
     step = _stepper(L, sign, dtype)
     low, edge, cut, high = _survey(step, n, rank, width, dtype, rng)
+    bottom = low
     X = rng.standard_normal((n, width), dtype=dtype)
     LX = np.empty_like(X)
     active, target = np.arange(width), 0.9 * tol
     need = np.sqrt(n * (1 + rank / max(oversampling, 1))) * (high - cut) / 3 / target  # of random vectors, on average
     for number in range(max_rounds):
         cut = min(cut, low + 0.95 * (high - low))
-        degree = _degree(low, edge, cut, high, need)
+        degree = _degree(bottom, low, edge, cut, high, need, dtype)
         for part in _parts(L, dtype, active):
             _filter(step, X, LX, low, cut, high, degree, part, known=number > 0)
         theta, residuals, X, LX = _rayleigh_ritz(X, LX)
@@ -247,7 +248,8 @@ def _krylov(L, rank, sign, oversampling, tol, max_rounds, rng):
                 break
             target /= 3  # among equal eigenvalues the last step may gather the errors of many vectors in one
         active = np.flatnonzero(residuals > target / 3)
-        low, edge, high, need = theta[0], theta[:rank][-1], max(high, theta[-1]), worst / target
+        bottom, low, edge, high = theta[0], theta[active[0]], theta[:rank][-1], max(high, theta[-1])
+        need = worst / target
         cut = max(theta[-1], (edge + _frequency_of_error(step, X, LX, theta, residuals[:rank].argmax())) / 2)
     return sign * values, vectors.copy() if vectors.base is not None else vectors
 
@@ -261,16 +263,17 @@ def _frequency_of_error(step, X, LX, theta, j):
     return float(np.vdot(r, step(r)) / np.vdot(r, r))
 
 
-def _degree(low, edge, cut, high, need):
+def _degree(bottom, low, edge, cut, high, need, dtype):
     r"""Degree of the next filter: what is needed, or as much as rounding allows.
 
-    Relative to the interval [cut, high] the filter raises a frequency by :math:`T_d(x)`. The highest frequency wanted
-    has to gain ``need``; but where it is raised 1e5 times less than the lowest one, it keeps few of its digits.
+    Relative to the interval [cut, high] the filter raises a frequency by :math:`T_d(x)`. The highest frequency wanted,
+    ``edge``, has to gain ``need``. But where it is raised 1e5 times less than the lowest one that is filtered, ``low``,
+    it keeps few of its digits; and of those below, down to ``bottom``, a rounding error is left in every vector.
     """
-    growth = np.arccosh(1 + 2 * np.maximum(cut - np.array([low, edge]), 0) / (high - cut))
-    allowed = np.floor(np.log(1e5) / max(growth[0] - growth[1], 1e-3))
-    needed = np.arccosh(max(need, 2)) / max(growth[1], 1e-3)
-    return int(np.clip(np.ceil(min(allowed, needed)), 2, 60))
+    growth = np.arccosh(1 + 2 * np.maximum(cut - np.array([bottom, low, edge]), 0) / (high - cut))
+    least = np.maximum([growth[0] - growth[2], growth[1] - growth[2], growth[2]], 1e-3)
+    degrees = np.array([-np.log(np.finfo(dtype).eps), np.log(1e5), np.arccosh(max(need, 2))]) / least
+    return int(np.clip(min(*np.floor(degrees[:2]), np.ceil(degrees[2])), 2, 60))
 
 
 def _filter(step, X, LX, low, cut, high, degree, part, known):

@@ -444,7 +444,7 @@ def link_tpple(encoder, state, rows):
     counts, real = merge_ties(marks, gap.to(state.dtype), real, encoder.clusters.num_embeddings)
     rate = encoder.layers[-1].intensity
     with torch.autocast(state.device.type, enabled=False):
-        left, right = (rate(state[:, :, :-1], dt).mean(1) for dt in (torch.zeros_like(gap), gap))  # mean over heads
+        left, right = rate(state[:, :, :-1], torch.stack([torch.zeros_like(gap), gap])).mean(2)  # over heads
     return tpple(left, right, counts, gap, real)
 
 

@@ -17,8 +17,10 @@ from .metrics import mae, mape, rmse
 from .tpple import smoothness, tpple
 
 PRESETS = {
-    "paper": {"window": 1, "dim": 32, "mask_rate": 0.2, "loss": "mse", "adaptive": False, "split": (0.7, 0.2, 0.1)},
-    "release": {"window": 12, "dim": 64, "mask_rate": 0.05, "loss": "mae", "adaptive": True, "split": (0.7, 0.1, 0.2)},
+    "paper": {"window": 1, "dim": 32, "mask_rate": 0.2, "loss": "mse", "adaptive": False, "split": (0.7, 0.2, 0.1)}
+    | {"moment": "calendar"},
+    "release": {"window": 12, "dim": 64, "mask_rate": 0.05, "loss": "mae", "adaptive": True, "split": (0.7, 0.1, 0.2)}
+    | {"moment": "day"},
 }
 HORIZONS = (3, 6, 9, 12)
 STEPS = HORIZONS[-1]
@@ -351,6 +353,9 @@ class TrafficForecaster(Modulated, Forecaster):
         Adds an embedding of each road and a learned dense graph between roads.
     split : three floats
         Shares of training, validation and test data, in order of time: 70/20/10, or 70/10/20.
+    moment : {"calendar", "day"}
+        What a road is told of the time asked about: month, day, weekday and hour; or the time of the day to the minute
+        (three harmonics) and the weekday. The paper is silent. Test data has days and months that training never saw.
     masking : {"cam", "token", "none"}
         "token" is typical masking: a masked road's readings are replaced by a shared token, and it stays a neighbour.
     detach : bool
@@ -369,6 +374,7 @@ class TrafficForecaster(Modulated, Forecaster):
 
     mask_rate: float | None = None
     adaptive: bool | None = None
+    moment: str | None = None
     num_heads: int = 8
     masking: str = "cam"
     detach: bool = False
@@ -377,7 +383,8 @@ class TrafficForecaster(Modulated, Forecaster):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, allowed in (("regulariser", ("tpple", "smoothness")), ("masking", MASKINGS)):
+        choices = {"regulariser": ("tpple", "smoothness"), "masking": MASKINGS, "moment": ("calendar", "day")}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         CaM(self.mask_rate, 1)
@@ -412,7 +419,7 @@ class TrafficForecaster(Modulated, Forecaster):
 class _TrafficModel(RoadModel):
     def __init__(self, settings, num_nodes, num_edges, minutes):
         super().__init__(settings, num_nodes, num_edges, minutes)
-        K, own = settings.num_clusters, 8 if settings.adaptive else 0
+        K, own, self.moment = settings.num_clusters, 8 if settings.adaptive else 0, settings.moment
         self.places = nn.ParameterList([nn.Parameter(torch.randn(num_nodes, 8) / 8**0.5) for _ in range(2 * (own > 0))])
         width = 2 * self.window + 8 + 2 + K  # readings and if they are there, calendar of the target, how far, cluster
         width += self.window + own if own else 0
@@ -455,6 +462,14 @@ class _TrafficModel(RoadModel):
         latest = torch.where(onset, times.unsqueeze(1), _beginning(times)).cummax(0).values
         return scaled, valid, onset, latest, times
 
+    def when(self, at):
+        """What is told of the times ``at`` (B,): (B, 8), of the calendar, or of the day and the weekday."""
+        if self.moment == "calendar":
+            return calendar_features(at, "minutes", self.origin)
+        share, weekday = self.clock(at).unbind(-1)
+        angles = torch.stack([share, 2 * share, 3 * share, weekday / 7], -1) * (2 * torch.pi)
+        return torch.cat([angles.sin(), angles.cos()], -1)
+
     def _hour(self, times):
         return (self.clock(times)[..., 0].cpu() * 24 + 1e-4).long()
 
@@ -474,9 +489,7 @@ class _TrafficModel(RoadModel):
             both = self.token(torch.cat([seen, there], -1).reshape(B * N, -1), masked).reshape(B, N, -1)
             seen, there = both.split(self.window, -1)
         ahead = ((at - part.times[now]) / HOUR).to(device, seen.dtype)
-        moment = torch.cat(
-            [calendar_features(at, "minutes", self.origin).to(ahead), torch.stack([ahead, ahead**2], 1)], 1
-        )
+        moment = torch.cat([self.when(at).to(ahead), torch.stack([ahead, ahead**2], 1)], 1)
         kinds = F.one_hot(self.clusters, self.encoder.aia.num_clusters).to(seen.dtype)
         feat = [seen, there, moment.unsqueeze(1).expand(-1, N, -1), kinds.expand(B, -1, -1)]
         if len(self.places):
