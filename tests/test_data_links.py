@@ -346,7 +346,7 @@ def test_order_and_repeats_against_a_slow_one(wide):
     """Ids and times small enough to be packed into 64 bits, and too large for it."""
     rng = np.random.default_rng(0)
     rows = np.stack([rng.integers(n, size=3000) for n in (30, 20, 25)], axis=1) * [wide, wide, 1]
-    rows[:, 2] *= 2**30 if wide > 1 else 1
+    rows[:, 2] *= 2**55 if wide > 1 else 1
     log, report = finish(rows.tolist())
     first = list(dict.fromkeys(map(tuple, rows.tolist())))
     assert events(log) == sorted(first, key=lambda row: (row[0], row[2]))

@@ -334,7 +334,7 @@ torch.save(state, {out!r} + os.environ["RANK"])
 
 def three():
     """The three estimators, briefly trained without dropout."""
-    settings = {"dim": 8, "epochs": 2, "dropout": 0.0, "num_clusters": 4, "lr": 0.01, "gamma": 0.01}
+    settings = {"dim": 8, "epochs": 2, "dropout": 0.0, "num_clusters": 4, "lr": 0.003, "gamma": 0.01}
     link = LinkPredictor(**settings, batch_size=63, max_len=12).fit(em.simulate.bazaar("tiny").events)
     node = NodeClassifier(**settings, batch_size=7).fit(em.simulate.ledger("tiny"))
     world = em.simulate.freeway("tiny")

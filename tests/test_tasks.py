@@ -309,6 +309,49 @@ def test_tpple_learns_the_rate_of_events(bazaar):
     assert rows[0.1] > rows[0.0] + 100
 
 
+def test_token_masking_keeps_hidden_positions_as_keys(bazaar):
+    """With CaM a hidden position's time reaches nobody else; with a token it does, its item still does not."""
+    rows = em.EventLog(np.zeros(4, dtype=int), [3, 50, 7, 120], [1.0, 4.0, 6.0, 30.0], num_items=400).histories(4)
+    other, later = (dataclasses.replace(rows, **{name: getattr(rows, name).clone()}) for name in ("item", "time"))
+    other.item[:, 2] = 9
+    later.time[:, 2] += 1.0  # the gaps stay
+    hidden = torch.tensor([[False, False, True, False]])
+    for masking in ("cam", "token"):
+        net = LinkPredictor(**LINK, masking=masking).fit(bazaar.events).model_
+        with torch.no_grad():
+            h, _, _ = net.encode(rows, hidden)
+            torch.testing.assert_close(net.encode(other, hidden)[0], h)
+            moved = (net.encode(later, hidden)[0] - h).abs().amax(-1)[0] > 1e-6
+        assert moved.tolist() == ([True] * 4 if masking == "token" else [False, False, True, False])
+    with pytest.raises(ValueError, match="masking must be 'cam' or 'token', got 'none'"):
+        LinkPredictor(masking="none")
+
+
+def test_a_token_speaks_with_the_mean_rate_of_all_clusters(bazaar):
+    """One layer, by hand: the hidden key's weight is modulated by the mean over clusters of the query's rates."""
+    net = LinkPredictor(**LINK, masking="token", num_layers=1).fit(bazaar.events).model_
+    rows = em.EventLog(np.zeros(3, dtype=int), [3, 50, 7], [1.0, 4.0, 6.0], num_items=400).histories(3)
+    hidden, seen = torch.tensor([[False, True, False]]), {}
+    layer = net.encoder.layers[0]
+    layer.register_forward_hook(lambda _, args, out: seen.update(x=args[0], out=out))
+    with torch.no_grad():
+        _, lam, state = net.encode(dataclasses.replace(rows, time=rows.time + 0), hidden)
+        x, k = seen["x"], layer.num_clusters
+        v = layer._heads(layer.value(x))[0].transpose(0, 1)  # (H, T, d)
+        # attention weights from the state: s = Q v has one solution where the three values are independent
+        Q = torch.linalg.lstsq(v.transpose(1, 2), state[0].transpose(1, 2)).solution.transpose(1, 2)  # (H, query, key)
+        kinds = net.encoder.item_clusters[rows.item[0]]
+        rates = torch.stack([lam[0, :, :, kinds[0]], lam[0].sum(-1) / k, lam[0, :, :, kinds[2]]], -1)
+        by_hand = ((Q * rates) @ v).transpose(0, 1).reshape(3, -1)
+    torch.testing.assert_close(seen["out"][0][0], by_hand, rtol=1e-3, atol=1e-5)
+
+
+def test_rank_wants_one_event_of_each_user(link, bazaar):
+    history, last = bazaar.events.hold_out_last()
+    with pytest.raises(ValueError, match="last must have one event of each user"):
+        link.rank(history, bazaar.events)
+
+
 def test_smoothness_is_an_alternative(bazaar):
     model = LinkPredictor(**LINK, regulariser="smoothness").fit(bazaar.events)
     assert model.result_.history[0]["train_smoothness"] > 0
@@ -649,6 +692,9 @@ def test_roads_follow_the_datas_own_calendar(freeway):
     shifted = SimpleNamespace(**vars(freeway), origin="2012-03-01")
     shifted.times = freeway.times + 360.0
     torch.testing.assert_close(model.predict(data, at=5010.0), model.predict(shifted, at=5370.0))
+    earlier = SimpleNamespace(graph=freeway.graph, readings=freeway.readings[:9], times=freeway.times[:9])
+    earlier.origin = "2012-02-20"  # before the clock of training started
+    assert torch.isfinite(model.predict(earlier, at=45.0)).all()
     plain = TrafficForecaster(**ROAD).fit(freeway)
     assert (plain.predict(freeway, at=5010.0) - model.predict(data, at=5010.0)).abs().max() > 1e-3
 

@@ -109,10 +109,13 @@ def make(arrays):
     """The :class:`EventLog` of arrays from :func:`finish`: times in seconds, and the raw ids as ``user_names`` and
     ``item_names``."""
     count = np.diff(arrays["offsets"])
+    time = arrays["time"].astype(np.float64)
+    time += float(arrays["base"])
+    time *= float(arrays["step"])
     log = EventLog(
         user=np.repeat(np.arange(len(count), dtype=np.int32), count),
         item=arrays["item"].astype(np.int32),
-        time=(arrays["time"].astype(np.float64) + float(arrays["base"])) * float(arrays["step"]),
+        time=time,
         num_users=int(arrays["num_users"]),
         num_items=int(arrays["num_items"]),
     )

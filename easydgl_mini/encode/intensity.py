@@ -19,6 +19,9 @@ def softplus(x, phi):
     return value.clamp_min(torch.finfo(value.dtype).tiny)
 
 
+FEW = 4  # times asked of one state for which its products with W are kept
+
+
 class Intensity(nn.Module):
     r"""From a node's state and the time since its last event to one rate per cluster.
 
@@ -88,10 +91,11 @@ class Intensity(nn.Module):
         s = s.unsqueeze(-2) if self.num_heads is None else s.movedim(self.head_axis, -2)  # (…, H, d)
         elapsed = elapsed.to(s.dtype)
         many = elapsed.shape[: max(elapsed.ndim - (s.ndim - 2), 0)]  # the times at which each state is asked
+        many = many if many.numel() <= FEW else torch.Size()  # of very many, each is a row of its own
         lead = torch.broadcast_shapes(s.shape[:-2], elapsed.shape[len(many) :])
         heads = self.w.shape[0]
         flat_s = s.expand(*lead, heads, self.in_feats).reshape(-1, heads, self.in_feats).transpose(0, 1)
-        flat_elapsed = elapsed.expand(*many, *lead).reshape(many.numel(), -1)
+        flat_elapsed = elapsed.expand((*many, *lead)).reshape(many.numel(), -1)
         x = _Drive.apply(flat_s.contiguous(), flat_elapsed, self.W, self.b, self.w, self.endogenous)
         lam = softplus(x.transpose(1, 2) + self.mu, self.log_phi.exp()).reshape(*many, *lead, heads, self.num_clusters)
         return lam.squeeze(-2) if self.num_heads is None else lam.movedim(-2, self.head_axis)
