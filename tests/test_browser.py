@@ -78,7 +78,7 @@ class Visit:
         self.page.on("requestfailed", lambda request: self.failed.append(f"{request.url}: {request.failure}"))
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.goto((HTML / path).as_uri(), wait_until="load")
+        self.page.goto((HTML / path).as_uri(), wait_until="load", timeout=180_000)  # a busy machine is no fault of the page
         self.page.evaluate(TYPESET)
 
     def __enter__(self):
@@ -201,7 +201,7 @@ def test_the_front_page_leads_to_the_book(browser):
     page = browser.new_page()  # not a Visit: the page leaves at once, while a Visit would still be looking at it
     try:
         page.goto((HTML / "index.html").as_uri(), wait_until="commit")
-        page.wait_for_url(f"**/{PAGES[0]}.html", timeout=15000)
+        page.wait_for_url(f"**/{PAGES[0]}.html", timeout=60_000)
         assert config()["title"] in page.title()
     finally:
         page.close()
@@ -210,7 +210,7 @@ def test_the_front_page_leads_to_the_book(browser):
 def test_search_finds_a_known_term(browser):
     with Visit(browser, "search.html") as opened:
         opened.page.goto((HTML / "search.html").as_uri() + "?q=intensity")
-        opened.page.wait_for_selector("#search-results ul.search li a", timeout=15000)
+        opened.page.wait_for_selector("#search-results ul.search li a", timeout=60_000)
         links = opened.page.locator("#search-results ul.search li a")
         found = [links.nth(i).get_attribute("href") for i in range(links.count())]
         assert any("point_processes" in link for link in found)
@@ -222,7 +222,7 @@ def test_search_says_when_there_is_nothing(browser):
         opened.page.goto((HTML / "search.html").as_uri() + "?q=zzyzxqqq")
         opened.page.wait_for_function(
             "() => /did not match any documents/.test(document.querySelector('#search-results').textContent)",
-            timeout=15000,
+            timeout=60_000,
         )
 
 
