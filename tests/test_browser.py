@@ -78,7 +78,7 @@ class Visit:
         self.page.on("requestfailed", lambda request: self.failed.append(f"{request.url}: {request.failure}"))
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.goto((HTML / path).as_uri(), wait_until="load", timeout=180_000)  # a busy machine is no fault of the page
+        self.page.goto((HTML / path).as_uri(), wait_until="load", timeout=180_000)
         self.page.evaluate(TYPESET)
 
     def __enter__(self):
