@@ -82,8 +82,9 @@ class LinkEncoder(nn.Module):
     r"""A user's history -> an embedding at each position: two AIA layers with two heads.
 
     A position's features are its item's embedding plus its cluster's (a linear map of
-    :math:`[\mathbf X^f \| \mathbf X^c]`, eq:gcoding, *is* such a sum) plus the encoding of its time. Each AIA layer is
-    followed by a feed-forward map with ReLU, with residual connections and layer normalisation around both.
+    :math:`[\mathbf X^f \| \mathbf X^c]`, eq:gcoding, *is* such a sum), times :math:`\sqrt d`, plus the encoding of its
+    time, which has length :math:`\sqrt{d/2}` from the start and would drown them otherwise. Each AIA layer is followed by
+    a feed-forward map with ReLU, with residual connections and layer normalisation around both.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ class LinkEncoder(nn.Module):
         known = torch.where(told, item, 0)
         clusters = torch.where(told, self.item_clusters[known], -1)
         x = self.items(known) + self.clusters(self.item_clusters[known])
-        x = torch.where(told.unsqueeze(-1), x, self.token)
+        x = torch.where(told.unsqueeze(-1), x, self.token) * x.shape[-1] ** 0.5
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
         keys = told
         if keep_hidden:

@@ -29,10 +29,10 @@ SETTINGS = {
     "netflix": {"time_unit": "hour", "sampling": "random"},
     "tmall": {"time_unit": "day", "sampling": "random"},
     "koubei": {"time_unit": "week", "sampling": "random"},
-    "ml-1m": {"time_unit": "hour", "sampling": "random"},
+    "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
     "amazon-beauty": {"time_unit": "day", "sampling": "random"},
 }
-"""What a dataset asks for: the clock, and one random window of each history per epoch."""
+"""What a dataset asks for: the clock, one random window of each history per epoch and, of few users, smaller batches."""
 
 VARIANTS = {
     "easydgl": {},
@@ -55,15 +55,10 @@ def variants(kind):
 
 
 PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout": 0.3}, {"lr": 3e-3, "dim": 128})
+HIDE = {"lr": 3e-3, "mask_rate": 0.4}
 SEARCH = {
-    "easydgl": (
-        {},
-        {"lr": 3e-3},
-        {"lr": 3e-3, "dim": 128},
-        {"lr": 3e-3, "mask_rate": 0.4},
-        {"lr": 3e-3, "gamma": 1e-2},
-        {"lr": 3e-3, "num_clusters": 16},
-    )
+    "bert4rec": ({}, {"lr": 3e-3}, HIDE, HIDE | {"dropout": 0.3}, HIDE | {"dim": 128}, HIDE | {"mask_rate": 0.6}),
+    "easydgl": ({}, {"lr": 3e-3}, HIDE, HIDE | {"gamma": 1e-2}, HIDE | {"dim": 128}, HIDE | {"num_clusters": 16}),
 }
 """The settings that are tried, as changes of the defaults: six for every model that trains, chosen on validation."""
 
