@@ -83,8 +83,8 @@ class LinkEncoder(nn.Module):
 
     A position's features are its item's embedding plus its cluster's (a linear map of
     :math:`[\mathbf X^f \| \mathbf X^c]`, eq:gcoding, *is* such a sum), times :math:`\sqrt d`, plus the encoding of its
-    time, which has length :math:`\sqrt{d/2}` from the start and would drown them otherwise. Each AIA layer is followed by
-    a feed-forward map with ReLU, with residual connections and layer normalisation around both.
+    time, which has length :math:`\sqrt{d/2}` from the start and would drown them otherwise. Each AIA layer is followed
+    by a feed-forward map with ReLU, with residual connections and layer normalisation around both.
 
     Parameters
     ----------

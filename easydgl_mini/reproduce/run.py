@@ -32,7 +32,7 @@ SETTINGS = {
     "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
     "amazon-beauty": {"time_unit": "day", "sampling": "random"},
 }
-"""What a dataset asks for: the clock, one random window of each history per epoch and, of few users, smaller batches."""
+"""What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users."""
 
 VARIANTS = {
     "easydgl": {},
