@@ -258,3 +258,26 @@ def test_the_command_line(tmp_path, capsys):
     assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [1, 2]
     assert main(["reproduce", "links", "--scale", "full"]) == 2
     assert capsys.readouterr().err.startswith("easydgl-mini reproduce: scale 'full' needs --data")
+
+
+def test_patent_is_split_by_its_quarters_and_has_no_illicit_class(tmp_path):
+    """Labels that training steps don't show are never guessed: with class 4 only in training, accuracy is its share."""
+    folder, rng = tmp_path / "patent", np.random.default_rng(0)
+    folder.mkdir()
+    dates = {95: 19981006, 96: 19990105, 97: 19990406, 98: 19990706, 99: 19991005}  # the quarter of each
+    edges, labels = [], []
+    for quarter, date in dates.items():
+        for node in range(10 * (quarter - 95), 10 * (quarter - 94)):
+            edges.append(f"{node} {rng.integers(0, node + 1)} {(date - 19750318) / 240910:.9f}")
+            labels.append(f"{node} {5 if quarter == 95 or node % 10 < 3 else 2}")
+    (folder / "patent.txt").write_text("\n".join(edges) + "\n")
+    (folder / "node2label.txt").write_text("\n".join(labels) + "\n")
+    settings = {"dataset": "patent", "data": tmp_path, "seeds": (1,), "scale": "tiny", "say": lambda text: None}
+    rp.reproduce("nodes", rows=["majority", "gat"], **settings)
+    majority, gat = (
+        records.read(tmp_path / ".easydgl" / "results" / f"nodes_patent_tiny_{row}.json") for row in ("majority", "gat")
+    )
+    assert majority["runs"][0]["metrics"]["accuracy@97-99"] == 0.3
+    for record in (majority, gat):
+        assert list(record["runs"][0]["metrics"]) == ["macro_f1@97-99", "accuracy@97-99"]
+        assert record["settings"]["num_classes"] == 6

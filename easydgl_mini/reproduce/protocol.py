@@ -7,7 +7,7 @@ from ..baselines import REGISTRY
 from ..train import FitConfig
 from .records import SEEDS  # noqa: F401  (part of the protocol)
 
-STEPS = {"elliptic": (37, 39, ((40, 42), (43, 46), (47, 49)))}
+STEPS = {"elliptic": (37, 39, ((40, 42), (43, 46), (47, 49))), "patent": (95, 96, ((97, 99),))}
 """Last training step, last validation step, and the windows of the test steps."""
 RUN = {f.name for f in dataclasses.fields(FitConfig)} - {"checkpoint", "resume", "progress", "log"}
 
@@ -54,7 +54,7 @@ class Nodes:
     def __init__(self, dataset, data):
         self.data = data
         self.train, self.valid, self.windows = getattr(data, "protocol", None) or STEPS[dataset]
-        names = ("macro_f1", "illicit_f1", "accuracy")
+        names = ("macro_f1", "accuracy") if dataset == "patent" else ("macro_f1", "illicit_f1", "accuracy")
         self.metrics = tuple(f"{name}@{a}-{b}" for a, b in self.windows for name in names)
 
     def parts(self, seed):
@@ -70,7 +70,7 @@ class Nodes:
         found = {}
         for a, b in self.windows:
             found |= {f"{name}@{a}-{b}": value for name, value in model.score(parts, steps=(a, b)).items()}
-        return found
+        return {name: found[name] for name in self.metrics}
 
     def facts(self):
         graph = self.data.graph

@@ -31,6 +31,7 @@ SETTINGS = {
     "koubei": {"time_unit": "week", "sampling": "random"},
     "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
     "amazon-beauty": {"time_unit": "day", "sampling": "random"},
+    "patent": {"num_classes": 6},
 }
 """What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users."""
 
