@@ -105,13 +105,13 @@ def test_a_hidden_item_cannot_be_read_from_its_own_position_or_any_other():
 
 
 def test_times_enter_by_their_encoding():
-    """One layer, written out: √8 (item + cluster) + encoding of time, then AIA and the feed-forward map."""
-    encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
+    """One layer, written out: 3 (item + cluster) + encoding of time, then AIA and the feed-forward map."""
+    encoder, (item, time, elapsed, mask) = link_encoder(item_scale=3.0), a_history()
     h = encoder(item, time, elapsed, mask)[0][mask]
     moved = encoder(item, time + torch.pi, elapsed, mask)[0][mask]
     assert (moved - h).abs().amin(0).max() > 1e-3
     x = encoder.items(item.clamp_min(0)) + encoder.clusters(encoder.item_clusters[item.clamp_min(0)])
-    x = 8**0.5 * x + time_encoding(time, 8)
+    x = 3 * x + time_encoding(time, 8)
     first = encoder.layers[0](x[1:], elapsed[1:], encoder.item_clusters[item[1:]], mask[1:])[0]
     with torch.no_grad():
         encoder.layers, encoder.mixers = encoder.layers[:1], encoder.mixers[:1]

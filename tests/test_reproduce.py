@@ -281,3 +281,10 @@ def test_patent_is_split_by_its_quarters_and_has_no_illicit_class(tmp_path):
     for record in (majority, gat):
         assert list(record["runs"][0]["metrics"]) == ["macro_f1@97-99", "accuracy@97-99"]
         assert record["settings"]["num_classes"] == 6
+
+
+def test_six_settings_are_tried_for_every_model_and_each_is_its_own():
+    for (model, task), tried in run.SEARCH.items():
+        made = [protocol.make(model, task, 1, own) for own in tried]
+        assert len({str(vars(estimator)) for estimator in made}) == 6, (model, task)
+    assert len({str(sorted(own.items())) for own in run.PLAIN}) == 6

@@ -82,9 +82,9 @@ class LinkEncoder(nn.Module):
     r"""A user's history -> an embedding at each position: two AIA layers with two heads.
 
     A position's features are its item's embedding plus its cluster's (a linear map of
-    :math:`[\mathbf X^f \| \mathbf X^c]`, eq:gcoding, *is* such a sum), times :math:`\sqrt d`, plus the encoding of its
-    time, which has length :math:`\sqrt{d/2}` from the start and would drown them otherwise. Each AIA layer is followed
-    by a feed-forward map with ReLU, with residual connections and layer normalisation around both.
+    :math:`[\mathbf X^f \| \mathbf X^c]`, eq:gcoding, *is* such a sum), times ``item_scale``, plus the encoding of its
+    time. Each AIA layer is followed by a feed-forward map with ReLU, with residual connections and layer normalisation
+    around both.
 
     Parameters
     ----------
@@ -92,12 +92,18 @@ class LinkEncoder(nn.Module):
         Each item's cluster; its largest value sets K unless ``num_clusters`` is given.
     dim, num_layers, num_heads, num_clusters, dropout
         The usual ones; the paper's defaults.
+    item_scale : float
+        The encoding of time has length :math:`\sqrt{d/2}` from the start, an item that is not trained yet one of about
+        :math:`0.02 \sqrt{2d}`. With 1, time speaks first; with :math:`\sqrt d`, as in other transformers, items do.
     **layer
         Switches of :class:`AIAAttention`: ``score``, ``beta``, ``modulate``, ``endogenous``.
     """
 
-    def __init__(self, item_clusters, dim=64, num_layers=2, num_heads=2, num_clusters=None, dropout=0.0, **layer):
+    def __init__(
+        self, item_clusters, dim=64, num_layers=2, num_heads=2, num_clusters=None, dropout=0.0, item_scale=1.0, **layer
+    ):
         super().__init__()
+        self.item_scale = item_scale
         item_clusters = torch.as_tensor(item_clusters, dtype=torch.int64)
         num_clusters = int(item_clusters.max()) + 1 if num_clusters is None else num_clusters
         self.register_buffer("item_clusters", item_clusters)
@@ -150,7 +156,7 @@ class LinkEncoder(nn.Module):
         known = torch.where(told, item, 0)
         clusters = torch.where(told, self.item_clusters[known], -1)
         x = self.items(known) + self.clusters(self.item_clusters[known])
-        x = torch.where(told.unsqueeze(-1), x, self.token) * x.shape[-1] ** 0.5
+        x = torch.where(told.unsqueeze(-1), x, self.token) * self.item_scale
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
         keys = told
         if keep_hidden:

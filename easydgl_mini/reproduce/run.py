@@ -56,10 +56,17 @@ def variants(kind):
 
 
 PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout": 0.3}, {"lr": 3e-3, "dim": 128})
-HIDE = {"lr": 3e-3, "mask_rate": 0.4}
+FAST = {"lr": 3e-3}
+HIDE = FAST | {"mask_rate": 0.4}
+ITEMS = HIDE | {"item_scale": 8.0}
+OWN_LINK = ({}, HIDE, ITEMS, ITEMS | {"gamma": 1e-2}, ITEMS | {"dim": 128}, ITEMS | {"num_clusters": 16})
+OWN = ({}, FAST, HIDE, FAST | {"gamma": 1e-2}, FAST | {"dim": 128}, FAST | {"num_clusters": 16})
 SEARCH = {
-    "bert4rec": ({}, {"lr": 3e-3}, HIDE, HIDE | {"dropout": 0.3}, HIDE | {"dim": 128}, HIDE | {"mask_rate": 0.6}),
-    "easydgl": ({}, {"lr": 3e-3}, HIDE, HIDE | {"gamma": 1e-2}, HIDE | {"dim": 128}, HIDE | {"num_clusters": 16}),
+    ("bert4rec", "link"): ({}, FAST, HIDE, HIDE | {"dropout": 0.3}, HIDE | {"dim": 128}, FAST | {"mask_rate": 0.6}),
+    ("ctsma", "link"): OWN_LINK,
+    ("easydgl", "link"): OWN_LINK,
+    ("easydgl", "node"): OWN,
+    ("easydgl", "traffic"): OWN,
 }
 """The settings that are tried, as changes of the defaults: six for every model that trains, chosen on validation."""
 
@@ -279,7 +286,7 @@ def _search(job, row, model, own, seed, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
     path = _search_path(job, model)
     tried = (records.read(path) or {"tried": []})["tried"]
-    for n, change in enumerate(SEARCH.get(model, PLAIN)):
+    for n, change in enumerate(SEARCH.get((model, job.protocol.task), PLAIN)):
         if n < len(tried):
             continue
         settings = _settings(job, model, dict(change) | own)

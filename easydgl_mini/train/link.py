@@ -259,6 +259,9 @@ class LinkPredictor(Modulated, Recommender):
         What ``gamma`` weighs.
     item_clusters : sequence of int, optional
         Each item's cluster; by default kernel k-means of the training users' co-occurrences.
+    item_scale : float
+        How loud items are beside the encoding of time: see :class:`LinkEncoder`. Where the items of a history say more
+        than its clock, √dim trains much faster.
     **training
         Those of :class:`Training`, :class:`Estimator` and :class:`Modulated`.
 
@@ -282,11 +285,14 @@ class LinkPredictor(Modulated, Recommender):
     masking: str = "cam"
     regulariser: str = "tpple"
     item_clusters: list | None = None
+    item_scale: float = 1.0
 
     def __post_init__(self):
         super().__post_init__()
         if self.item_clusters is not None:
             self.item_clusters = [int(k) for k in self.item_clusters]
+        if not (np.isfinite(self.item_scale) and self.item_scale > 0):
+            raise ValueError(f"item_scale must be a positive number, got {self.item_scale!r}")
         for name, allowed in (("regulariser", ("tpple", "smoothness")), ("masking", ("cam", "token"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
@@ -348,6 +354,7 @@ class _LinkModel(nn.Module):
             settings.num_heads,
             num_clusters,
             settings.dropout,
+            settings.item_scale,
             **settings._layer(),
         )
         self.bias = nn.Parameter(torch.zeros(num_items))
