@@ -327,6 +327,22 @@ def test_token_masking_keeps_hidden_positions_as_keys(bazaar):
         LinkPredictor(masking="none")
 
 
+def test_louder_items_are_the_same_as_longer_embeddings(bazaar):
+    """Where the scores don't see it: an item scale of 2 is an encoder whose items, clusters and q(1) are doubled."""
+    rows = bazaar.events.histories(6)
+    plain, loud = (
+        LinkPredictor(**LINK, item_scale=scale)._build(num_items=400, num_clusters=8) for scale in (1.0, 2.0)
+    )
+    loud.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        for table in (plain.encoder.items.weight, plain.encoder.clusters.weight, plain.encoder.token):
+            table.mul_(2)
+        nothing = torch.zeros_like(rows.mask)
+        torch.testing.assert_close(plain.eval()(rows, nothing), loud.eval()(rows, nothing))
+    with pytest.raises(ValueError, match="item_scale must be a positive number, got 0"):
+        LinkPredictor(item_scale=0)
+
+
 def test_a_token_speaks_with_the_mean_rate_of_all_clusters(bazaar):
     """One layer, by hand: the hidden key's weight is modulated by the mean over clusters of the query's rates."""
     net = LinkPredictor(**LINK, masking="token", num_layers=1).fit(bazaar.events).model_
