@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,3 +289,24 @@ def test_six_settings_are_tried_for_every_model_and_each_is_its_own():
         made = [protocol.make(model, task, 1, own) for own in tried]
         assert len({str(vars(estimator)) for estimator in made}) == 6, (model, task)
     assert len({str(sorted(own.items())) for own in run.PLAIN}) == 6
+
+
+RESULTS = sorted((Path(__file__).parents[1] / "book" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_what_is_recorded_is_sound(path):
+    """Named after what it is about, of clean code, seeds once each, one training per seed, rankings that can be."""
+    record = records.read(path)
+    assert path == records.path_of(path.parent, record["table"], record["dataset"], record["scale"], record["row"])
+    assert record["model"] in REGISTRY and not record["simulated"] and record["data"]["fingerprint"]
+    seeds = [run["seed"] for run in record["runs"]]
+    assert seeds and len(set(seeds)) == len(seeds) and set(seeds) <= set(records.SEEDS)
+    for one in record["runs"]:
+        assert {"code", "machine", "versions", "date", "seconds", "peak_gb"} <= set(one)
+        assert "commit" in one["code"] and "changes" not in one["code"]
+        check_ranking_metrics({records.rename(name): value for name, value in one["metrics"].items()}, 1e-6)
+        if "validation" in one:
+            best = max if protocol.PROTOCOLS[record["table"].removeprefix("ablations-")].larger else min
+            assert one["validation"].index(best(one["validation"])) + 1 == one["best_epoch"]
+            assert len(one["validation"]) == one["epochs"]
