@@ -239,7 +239,7 @@ def _begin(job, row, model, settings, again):
 def _run(job, row, model_name, settings, seed, validate_only=False):
     """Train (or fit in closed form) and score once; an interrupted training is taken up where it was."""
     model, folder = make(model_name, job.protocol.task, seed, settings), job.folder(row, seed)
-    parts, started = job.protocol.parts(seed), time.time()
+    parts, started, used = job.protocol.parts(seed), time.time(), time.process_time()
     resumed = (folder / "checkpoint.pt").exists()
     job.protocol.fit(model, parts, {"checkpoint": folder, "resume": True, "progress": job.progress})
     score = job.protocol.validate if validate_only else job.protocol.score
@@ -253,6 +253,7 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
     (folder / "checkpoint.pt").unlink(missing_ok=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)
     found |= {"seconds": round(time.time() - started, 1), "peak_gb": round(peak, 2)}
+    found["processor_seconds"] = round(time.process_time() - used, 1)  # of all threads, whatever else runs
     if resumed:
         found["resumed"] = "seconds count from the last interruption"
     return found | records.provenance(job.device)
@@ -293,7 +294,7 @@ def _search(job, row, model, own, seed, say):
         run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
         if "epochs" not in run:
             return  # one formula, nothing to choose
-        keep = ("metrics", "best_epoch", "epochs", "seconds", "code", "machine", "date")
+        keep = ("metrics", "best_epoch", "epochs", "seconds", "processor_seconds", "code", "machine", "date")
         tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep})
         shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
         values = [trial["metrics"][job.protocol.metric] for trial in tried]
