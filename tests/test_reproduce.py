@@ -117,6 +117,18 @@ def test_summary_by_hand():
     assert table.seeds.tolist() == [2, 1]
 
 
+def test_a_record_without_runs_is_no_row():
+    study = {"table": "energy", "dataset": "netflix", "scale": "full", "simulated": True, "row": "study", "runs": []}
+    assert len(records.summary([study])) == 0
+    assert records.beside_paper([study], "netflix", ["hr@10"], ["sasrec"]).loc["sasrec", "hr@10"] == records.NOT_RUN
+
+
+def test_a_registered_name_can_be_a_row(tmp_path):
+    assert "appnp" not in protocol.Links.rows and "link" in REGISTRY["appnp"].tasks
+    assert tiny(tmp_path, rows=["appnp"], seeds=(1,)).loc["appnp", "seeds"] == 1
+    assert list(tiny(tmp_path, rows=["popularity"], seeds=(1,)).index) == ["popularity"]
+
+
 def test_a_table_beside_the_papers():
     table = records.beside_paper([a_record()], "netflix", ["hr@10"], ["sasrec", "gat", "popularity"])
     assert table.loc["sasrec"].tolist() == [2, "0.3000 ± 0.1414", "0.2263"]

@@ -102,7 +102,7 @@ def load_all(folder):
 def summary(records, metrics=None):
     """Mean over seeds, spread (sample standard deviation; nothing for one seed) and number of seeds: a DataFrame."""
     rows = []
-    for record in records:
+    for record in (record for record in records if record["runs"]):  # a study has none
         for metric in metrics or record["runs"][0]["metrics"]:
             values = [run["metrics"][metric] for run in record["runs"] if metric in run["metrics"]]
             if values:

@@ -111,7 +111,7 @@ def reproduce(
     data : path, optional
         Folder with the raw files. Without it, at scales "tiny" and "small", files of the same format are simulated.
     rows : sequence of str, optional
-        Which of the table's rows; by default all.
+        Which of the table's rows; by default all. For a table of models, any name in the registry that has the task.
     seeds : sequence of int
     scale : {"tiny", "small", "full"}
     preset : {"paper", "release"}
@@ -180,15 +180,16 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
             write_raw(dataset, scale, data, seed=0)
     loaded = datasets.load(dataset, data)
     protocol = PROTOCOLS[kind](dataset, loaded)
-    known = {row: (row, {}) for row in protocol.rows if row in REGISTRY and protocol.task in REGISTRY[row].tasks}
+    known = {row: (row, {}) for row, entry in REGISTRY.items() if protocol.task in entry.tasks}
+    usual = protocol.rows
     if table.startswith("ablations-"):
-        known = {row: ("easydgl", own) for row, own in variants(kind).items()}
+        known = usual = {row: ("easydgl", own) for row, own in variants(kind).items()}
     bad = [row for row in rows or () if row not in known]
     if bad:
         raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
     simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
     job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, Path(out), work, progress)
-    return job, {row: known[row] for row in rows or known}
+    return job, {row: known[row] for row in rows or usual}
 
 
 def _settings(job, model, own):
