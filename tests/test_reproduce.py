@@ -129,6 +129,17 @@ def test_a_registered_name_can_be_a_row(tmp_path):
     assert list(tiny(tmp_path, rows=["popularity"], seeds=(1,)).index) == ["popularity"]
 
 
+@pytest.mark.parametrize("table, rows", [("traffic", protocol.Traffic.rows[:2]), ("nodes", protocol.Nodes.rows[:3])])
+def test_what_does_not_train_is_recorded_too(table, rows, tmp_path):
+    done = rp.reproduce(table, rows=list(rows), seeds=(1,), work=tmp_path, scale="tiny", say=lambda line: None)
+    assert list(done.index) == list(rows) and (done.seeds == 1).all()
+    for record in records.load_all(tmp_path / "results"):
+        line = record["runs"][0]
+        assert "validation" not in line and all(math.isfinite(value) for value in line["metrics"].values()), record[
+            "row"
+        ]
+
+
 def test_a_table_beside_the_papers():
     table = records.beside_paper([a_record()], "netflix", ["hr@10"], ["sasrec", "gat", "popularity"])
     assert table.loc["sasrec"].tolist() == [2, "0.3000 ± 0.1414", "0.2263"]

@@ -245,7 +245,7 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
     job.protocol.fit(model, parts, {"checkpoint": folder, "resume": True, "progress": job.progress})
     score = job.protocol.validate if validate_only else job.protocol.score
     found = {"seed": seed, "metrics": {name: float(value) for name, value in score(model, parts).items()}}
-    history, metric = model.result_.history, job.protocol.metric
+    history, metric = model.result_.history if model.result_ else [], job.protocol.metric  # none: nothing to train
     if history:
         found |= {"best_epoch": model.result_.best_epoch, "epochs": len(history), "stopped": model.result_.stopped}
         found["validation"] = [round(line[metric], 5) for line in history if metric in line]
