@@ -25,12 +25,15 @@ SCALES = {
 """What a scale changes in the settings; ``full`` keeps the paper's."""
 DATASETS = {"links": "netflix", "nodes": "elliptic", "traffic": "metr-la"}
 """The paper's dataset for each table (its largest, for links)."""
-SETTINGS = {"link": {"sampling": "random"}, "node": {}, "traffic": {}}
-"""What a task asks for at every scale: for links, one random window of each history per epoch."""
-OWN_DEFAULTS = {"link": ("time_unit",), "node": ("num_classes",), "traffic": ()}
-"""What is taken from the dataset's own defaults, :attr:`easydgl_mini.data.Dataset.defaults`."""
-BATCHES = {"ml-1m": {"batch_size": 64}}
-"""Smaller batches where there are few users."""
+SETTINGS = {
+    "netflix": {"time_unit": "hour", "sampling": "random"},
+    "tmall": {"time_unit": "day", "sampling": "random"},
+    "koubei": {"time_unit": "week", "sampling": "random"},
+    "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
+    "amazon-beauty": {"time_unit": "day", "sampling": "random"},
+    "patent": {"num_classes": 6},
+}
+"""What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users."""
 
 VARIANTS = {
     "easydgl": {},
@@ -191,10 +194,8 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
 
 def _settings(job, model, own):
     """All settings of a row before the search: the scale's, the dataset's, the preset's, then its own."""
-    task, defaults = job.protocol.task, datasets.dataset(job.dataset).defaults
-    known = SCALES[job.scale] | SETTINGS[task] | {name: defaults[name] for name in OWN_DEFAULTS[task]}
-    known |= BATCHES.get(job.dataset, {}) | {"device": job.device}
-    if task == "traffic":
+    known = SCALES[job.scale] | SETTINGS.get(job.dataset, {}) | {"device": job.device}
+    if job.protocol.task == "traffic":
         known["preset"] = job.preset
     return known | own
 
