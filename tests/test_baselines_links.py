@@ -154,6 +154,40 @@ def test_random_sampling_trains_the_same_in_any_batching_of_users(tiny):
         LinkPredictor(sampling="some")
 
 
+@pytest.mark.parametrize("name", [*TRAINED, "easydgl"])
+def test_cutting_padding_leaves_the_loss_and_its_gradient(name):
+    """Batches by length change which histories meet, and nothing else: in one batch, nothing."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(6), [2, 3, 5, 2, 4, 3])
+    log = em.EventLog(user, rng.integers(0, 20, len(user)), rng.random(len(user)).cumsum(), num_users=6, num_items=20)
+    found = []
+    for by_length in (False, True):
+        own = {"mask_rate": 0.5} if "mask_rate" in vars(REGISTRY[name]("link")) else {}
+        estimator = REGISTRY[name](
+            "link", **SMALL | own | {"dropout": 0.0, "sampling": "random", "by_length": by_length}
+        )
+        torch.manual_seed(0)
+        own = {"num_clusters": 3} if name in ("ctsma", "easydgl") else {}
+        model, task = estimator._build(num_items=20, **own).double(), estimator._task()
+        pieces = Windows(log, 8, sampling="random")
+        rows, asked = task.rows(model, pieces, torch.arange(6), 3, 1)
+        assert rows.item.shape == asked.shape == ((6, 5) if by_length else (6, 8))
+        parts = task.loss(model, pieces, torch.arange(6), 3, 1)
+        sum(weight * parts[key][0] / parts[key][1] for key, weight in task.terms.items()).backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append(({key: (float(s.detach()), int(c)) for key, (s, c) in parts.items()}, grads))
+        assert (task.lengths(pieces) is not None) == by_length
+    (one, some), (two, others) = found
+    assert one.keys() == two.keys() and all(one[key] == pytest.approx(two[key], rel=1e-9) for key in one)
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(some, others, strict=True))
+
+
+def test_lengths_are_those_of_the_windows(tiny):
+    for sampling in ("all", "random"):
+        pieces = Windows(tiny, 6, sampling=sampling)
+        assert torch.equal(pieces.lengths, pieces.take(torch.arange(len(pieces)), 1, 1).mask.sum(1)), sampling
+
+
 def test_the_causal_loss_is_on_every_event_with_one_before_it(tiny):
     estimator = REGISTRY["gru4rec"]("link", dim=8, max_len=5)
     model, pieces = estimator._build(num_items=tiny.num_items), Windows(tiny, 5)

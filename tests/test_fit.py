@@ -16,7 +16,7 @@ from torch import nn
 
 import easydgl_mini as em
 from easydgl_mini.train import FitConfig, LinkPredictor, NodeClassifier, TrafficForecaster, fit
-from easydgl_mini.train.fit import CHECKPOINT, write_atomically
+from easydgl_mini.train.fit import CHECKPOINT, batches_of, write_atomically
 
 
 class Net(nn.Module):
@@ -124,6 +124,24 @@ def test_every_epoch_sees_every_sample_once_in_an_order_of_its_own():
     trained(Watch(), epochs=3)
     assert all(sorted(order) == list(range(50)) for order in seen.values())
     assert seen[0] != seen[1] != seen[2] != list(range(50))
+
+
+def test_batches_by_length_have_every_sample_once_and_little_padding():
+    lengths = torch.randint(1, 31, (10_007,), generator=torch.Generator().manual_seed(0))
+    made = []
+    for seed in (1, 2):
+        draw = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(lengths), generator=draw)
+        assert [b.tolist() for b in batches_of(order, 64)] == [b.tolist() for b in order.split(64)]
+        batches = batches_of(order, 64, lengths, draw)
+        assert sorted(map(len, batches)) == sorted(map(len, order.split(64)))
+        assert torch.equal(torch.cat(batches).sort().values, torch.arange(len(lengths)))
+        padded = sum(len(b) * int(lengths[b].max()) for b in batches)
+        assert padded < 1.05 * lengths.sum()  # in any order it would be 1.9 times
+        means = torch.stack([lengths[b].double().mean() for b in batches])
+        assert abs(torch.corrcoef(torch.stack([means, torch.arange(len(means)).double()]))[0, 1]) < 0.3  # no trend
+        made.append(batches)
+    assert [b.tolist() for b in made[0]] != [b.tolist() for b in made[1]]
 
 
 def test_the_best_weights_are_restored_and_patience_stops():

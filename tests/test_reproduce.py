@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import easydgl_mini as em
 from easydgl_mini import reproduce as rp
 from easydgl_mini.baselines import REGISTRY
 from easydgl_mini.interpret.report import check_ranking_metrics
@@ -252,13 +254,15 @@ def test_bad_calls(arguments, message, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:band")  # few users: many items share an eigenvalue, and the lens says so
-@pytest.mark.parametrize("table", ["perturbation", "recall", "energy"])
+@pytest.mark.parametrize("table", ["perturbation", "recall", "energy", "ties"])
 def test_studies_of_trained_models(table, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "studies"
     seen = tiny(folder, table)
     record = found(folder, "study", table)
     assert record["found"] == json.loads(json.dumps(seen)) and record["seed"] == 1
-    assert seen["largest residual"] < 1e-6
+    assert table == "ties" or seen["largest residual"] < 1e-6
+    if table == "ties":
+        assert [line["model"] for line in seen["rows"]] == ["popularity", "sasrec", "bert4rec", "easydgl"]
     if table == "energy":
         for model in seen["models"].values():
             assert sum(model["energy"]) == pytest.approx(1, abs=1e-4)
@@ -269,6 +273,56 @@ def test_studies_of_trained_models(table, tmp_path_factory):
     if table == "perturbation":
         assert {(line["model"], line["donor"]) for line in seen["rows"]} == {
             ("bert4rec", ""), ("gsimc", "bert4rec"), ("tgat", "easydgl")}  # fmt: skip
+
+
+class Filed:
+    """Names the item after the last one it is shown: right wherever items are filed in a row."""
+
+    def rank(self, history, last):
+        shown = history.item[history.offsets[history.users + 1] - 1]
+        return torch.from_numpy(np.where(last.item == shown + 1, 1, 50))
+
+
+def test_what_a_files_order_of_ties_is_worth_by_hand():
+    """Users 0 … 299 have items 0, 1, 2, all at once; users 300 … 399 have them one by one, with times that say so."""
+    user, item = np.repeat(np.arange(400), 3), np.tile(np.arange(3), 400)
+    log = em.EventLog(user, item, np.where(user < 300, 5.0, item), num_users=400, num_items=3)
+    found = rp.studies.ties({"filed": Filed()}, log, draws=40)
+    assert found["users"] == 400 and found["tied events"] == found["tied targets"] == 0.75
+    line = found["rows"][0]
+    assert line["hr@10"]["as filed"] == line["ndcg@10"]["as filed"] == 1.0
+    assert line["hr@10 of"] == {"tied targets": 1.0, "other targets": 1.0}
+    # of the six orders of three items two end in neighbours: 0 1 2 and 2 0 1
+    assert line["hr@10"]["shuffled"] == pytest.approx(0.25 + 0.75 * 2 / 6, abs=0.02)
+    assert len(line["hr@10"]["draws"]) == 40 and np.std(line["hr@10"]["draws"]) > 0
+    assert line["hr@10"]["shuffled"] == pytest.approx(np.mean(line["hr@10"]["draws"]))
+
+
+def test_shuffled_ties_are_the_same_events_at_the_same_times():
+    log = em.EventLog([1, 1, 1, 1, 3, 3], [4, 5, 6, 7, 8, 9], [0.0, 2.0, 2.0, 2.0, 1.0, 1.5], num_users=5)
+    seen = set()
+    for seed in range(60):
+        mixed = rp.studies.shuffle_ties(log, np.random.default_rng(seed))
+        assert mixed.user.tolist() == log.user.tolist() and mixed.time.tolist() == log.time.tolist()
+        assert mixed.item[[0, 4, 5]].tolist() == [4, 8, 9] and mixed.num_users == 5
+        seen.add(tuple(mixed.item[1:4].tolist()))
+    assert len(seen) == 6  # every order of the three
+
+
+def test_seeds_that_another_call_has_added_meanwhile_are_kept(tmp_path, monkeypatch):
+    """Two calls may share a row: each writes what is on disk and its own."""
+    first = run._run
+
+    def slow(job, row, model, settings, seed, **more):
+        monkeypatch.setattr(run, "_run", first)
+        tiny(tmp_path, rows=["popularity"], seeds=(7,))
+        return first(job, row, model, settings, seed, **more)
+
+    monkeypatch.setattr(run, "_run", slow)
+    tiny(tmp_path, rows=["popularity"], seeds=(1, 2))
+    assert sorted(line["seed"] for line in found(tmp_path, "popularity")["runs"]) == [1, 2, 7]
+    tiny(tmp_path, rows=["popularity"], seeds=(3, 4), again=True)
+    assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [3, 4]
 
 
 def test_the_command_line(tmp_path, capsys):
@@ -321,7 +375,12 @@ def test_what_is_recorded_is_sound(path):
     """Named after what it is about, of clean code, seeds once each, one training per seed, rankings that can be."""
     record = records.read(path)
     assert path == records.path_of(path.parent, record["table"], record["dataset"], record["scale"], record["row"])
-    assert record["model"] in REGISTRY and not record["simulated"] and record["data"]["fingerprint"]
+    assert not record["simulated"] and record["data"]["fingerprint"]
+    if record["row"] == "study":
+        assert record["found"] and record["seed"] in records.SEEDS
+        assert "commit" in record["code"] and "changes" not in record["code"]
+        return
+    assert record["model"] in REGISTRY
     seeds = [run["seed"] for run in record["runs"]]
     assert seeds and len(set(seeds)) == len(seeds) and set(seeds) <= set(records.SEEDS)
     for one in record["runs"]:

@@ -14,6 +14,7 @@ tables:
   links, nodes, traffic                       every row by name; the paper's datasets are {", ".join(DATASETS.values())}
   ablations-links, ablations-nodes, ablations-traffic    EasyDGL with one part off, or one number changed
   perturbation, recall, energy                the spectral study of the link models
+  ties                                        what link models gain from a file's order of simultaneous events
 
 A row's record is DIR/TABLE_DATASET_SCALE_ROW.json, written after every seed. An interrupted call goes on where it was
 when it is made again. Without --data, at --scale tiny or small, raw files are simulated first, and the record says so.

@@ -11,6 +11,9 @@ STEPS = {"elliptic": (37, 39, ((40, 42), (43, 46), (47, 49))), "patent": (95, 96
 """Last training step, last validation step, and the windows of the test steps."""
 RUN = {f.name for f in dataclasses.fields(FitConfig)} - {"checkpoint", "resume", "progress", "log"}
 
+SHARED = {"sampling", "by_length", "time_unit", "calendar", "origin", "preset", "max_len"}
+"""What a dataset or preset may ask for, of the models that have it."""
+
 
 class Links:
     """Inductive users 8:1:1, split anew by each seed; the last event of a test user is ranked among all items."""
@@ -118,7 +121,7 @@ def make(name, task, seed, settings):
         raise ValueError(f"{name} has no {task} task; it has {', '.join(REGISTRY[name].tasks)}")
     known = set(inspect.signature(cls).parameters)
     own = {key: value for key, value in settings.items() if key in known}
-    lost = set(settings) - known - RUN - {"sampling", "time_unit", "calendar", "origin", "preset", "max_len"}
+    lost = set(settings) - known - RUN - SHARED
     if lost:
         raise ValueError(f"{name} has no setting {', '.join(sorted(lost))}")
     return REGISTRY[name](task, **own | ({"seed": seed} if "seed" in known else {}))

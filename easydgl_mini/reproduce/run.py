@@ -15,7 +15,7 @@ from ..baselines import REGISTRY
 from ..data.raw import write_raw
 from . import records
 from .protocol import PROTOCOLS, make
-from .spectral import STUDIES, study
+from .studies import STUDIES, study
 
 SCALES = {
     "tiny": {"epochs": 2, "dim": 16, "patience": 2},
@@ -30,10 +30,11 @@ SETTINGS = {
     "tmall": {"time_unit": "day", "sampling": "random"},
     "koubei": {"time_unit": "week", "sampling": "random"},
     "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
-    "amazon-beauty": {"time_unit": "day", "sampling": "random"},
+    "amazon-beauty": {"time_unit": "day", "sampling": "random", "by_length": True},
     "patent": {"num_classes": 6},
 }
-"""What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users."""
+"""What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users, less
+padding of short histories."""
 
 VARIANTS = {
     "easydgl": {},
@@ -105,7 +106,7 @@ def reproduce(
     ----------
     table : str
         "links", "nodes", "traffic"; "ablations-links", "ablations-nodes", "ablations-traffic"; or a study of the link
-        models, "perturbation", "recall", "energy", which trains what it needs with the first seed.
+        models, "perturbation", "recall", "energy", "ties", which trains what it needs with the first seed.
     dataset : str, optional
         By default the paper's.
     data : path, optional
@@ -149,6 +150,7 @@ def reproduce(
             if any(run["seed"] == seed for run in record["runs"]):
                 continue
             run = _run(job, row, model, chosen, seed)
+            record = _begin(job, row, model, chosen, again and not record["runs"])  # another call may run other seeds
             record["runs"].append(run)
             records.write(job.record_path(row), record)
             rest = (time.time() - started) / max(done, 1) * (total - done)
@@ -228,12 +230,9 @@ def _begin(job, row, model, settings, again):
     old = records.read(job.record_path(row))
     if old is None or again:
         return record
-    differ = [key for key in record if key != "runs" and old[key] != record[key]]
-    if differ:
-        first = differ[0]
-        raise ValueError(
-            f"{job.record_path(row)} has {first} {old[first]!r}, now it is {record[first]!r}; --again replaces it"
-        )
+    for key, value in record.items():
+        if key != "runs" and old[key] != value:
+            raise ValueError(f"{job.record_path(row)} has {key} {old[key]!r}, now it is {value!r}; --again replaces it")
     return old
 
 

@@ -118,7 +118,8 @@ def fit(model, task, data, config=None):
         With ``terms``, a dict from the name of each part of the loss to its weight (0 = only reported);
         ``size(train)``, the number of samples; ``loss(model, train, ids, seed, epoch)``, a dict from name to
         (sum, count) over the samples ``ids``; ``evaluate(model, valid)``, a dict of metrics; ``metric``, the one to
-        choose by; and ``larger``, True where more of it is better.
+        choose by; ``larger``, True where more of it is better; and, if it likes, ``lengths(train)``, how long each
+        sample is, for batches of samples of like length.
     data : pair
         Training and validation data, as the task knows them; the second may be None.
     config : FitConfig, optional
@@ -156,6 +157,19 @@ def fit(model, task, data, config=None):
         return FitResult(run.history, run.best_epoch, run.best_metric, run.stopped())
 
 
+def batches_of(order, size, lengths=None, draw=None, pool=32):
+    """Cut samples ``order`` (N,) into batches of ``size``, the last may be smaller.
+
+    With ``lengths`` (N,), a batch has samples of like length: ``pool`` batches at a time are sorted by it, and then the
+    batches put in random order by the generator ``draw``.
+    """
+    if lengths is None:
+        return order.split(size)
+    sorted_ = torch.cat([some[lengths[some].argsort(stable=True)] for some in order.split(pool * size)])
+    batches = sorted_.split(size)
+    return [batches[n] for n in torch.randperm(len(batches), generator=draw).tolist()]
+
+
 class _Run:
     """The state of a run between two epochs; everything in it is in the checkpoint."""
 
@@ -180,7 +194,9 @@ class _Run:
     def train_epoch(self, train, tick=lambda: None):
         self.model.train()
         draw = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.epoch)
-        batches = torch.randperm(self.task.size(train), generator=draw).split(self.config.batch_size)
+        order = torch.randperm(self.task.size(train), generator=draw)
+        lengths = self.task.lengths(train) if hasattr(self.task, "lengths") else None
+        batches = batches_of(order, self.config.batch_size, lengths, draw)
         totals = 0
         for n, ids in enumerate(batches):
             totals = totals + self.step(train, ids, n, len(batches))

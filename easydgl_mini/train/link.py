@@ -46,6 +46,9 @@ class Recommender(Estimator):
     sampling : {"all", "random"}
         What an epoch is: every history, cut into windows of ``max_len`` events, or one window of each user, drawn anew
         every epoch.
+    by_length : bool
+        Put histories of like length into a batch, and cut its padding to the longest: much less work where most are
+        short, and the same but for which histories meet.
     **training
         Those of :class:`Training` and :class:`Estimator`.
     """
@@ -56,6 +59,7 @@ class Recommender(Estimator):
     max_len: int = 30
     time_unit: float | str = 1.0
     sampling: str = "all"
+    by_length: bool = False
 
     objective = "masked"
 
@@ -243,7 +247,7 @@ class LinkPredictor(Modulated, Recommender):
 
     Parameters
     ----------
-    dim, num_layers, num_heads, max_len, time_unit, sampling
+    dim, num_layers, num_heads, max_len, time_unit, sampling, by_length
         See :class:`Recommender`.
     calendar : str, optional
         Unit of the log's times ("seconds", "hours", …) since a date, by default 1970: then weekday and hour enter the
@@ -389,6 +393,10 @@ class RankingTask:
     def size(self, train):
         return len(train)
 
+    def lengths(self, train):
+        """Events of each sample, where batches are to be made by them."""
+        return train.lengths if self.settings.by_length else None
+
     def rows(self, model, train, ids, seed, epoch):
         """Histories of the samples ``ids`` and which positions are to be named, both on the model's device."""
         rows = train.take(ids, seed, epoch)
@@ -396,6 +404,9 @@ class RankingTask:
             asked = rows.mask & before(rows.mask, False)
         else:
             asked = pick_positions(self.settings.mask_rate, train.key(ids), rows.mask, seed, epoch)
+        if self.settings.by_length:
+            width = int(rows.mask.sum(1).max())
+            rows, asked = newest(rows, width), asked[:, -width:]
         device = model.bias.device
         return moved(rows, device), asked.to(device)
 
@@ -486,6 +497,11 @@ class Windows:
     def __len__(self):
         return len(self.user)
 
+    @property
+    def lengths(self):
+        """Events of each sample: tensor (samples,)."""
+        return torch.from_numpy(np.minimum(self.end - self.start, self.max_len))
+
     def key(self, ids):
         """What random numbers of samples depend on: the user where a user is a sample, else the sample's number."""
         ids = torch.as_tensor(ids)
@@ -516,6 +532,11 @@ def windows(log, max_len, time_unit=1.0):
     """
     pieces = Windows(log, max_len, time_unit)
     return pieces.take(torch.arange(len(pieces)))
+
+
+def newest(rows, width):
+    """The last ``width`` positions of histories."""
+    return Histories(rows.user, *(getattr(rows, name)[:, -width:] for name in ("item", "time", "gap", "mask")))
 
 
 def ask(rows, at):

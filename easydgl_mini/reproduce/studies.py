@@ -1,17 +1,19 @@
-"""The paper's spectral study on trained link models: perturbation table, recall by degree, energies (Part 5)."""
+"""Studies of trained link models: the paper's spectral ones, and what a file's order of ties is worth (Part 5)."""
 
 import numpy as np
 import torch
 from scipy.sparse import coo_array
 
+from ..events import EventLog
 from ..interpret import band, decompose, energy, energy_over_time, item_affinity, laplacian, report
 from ..interpret.report import METRICS
-from ..train.metrics import rank_of
+from ..train.metrics import hit_rate, ndcg, rank_of
 
 STUDIES = {
     "perturbation": ("bert4rec", "gsimc", "tgat", "easydgl"),
     "recall": ("gsimc",),
     "energy": ("gsimc", "bert4rec", "tgat", "easydgl"),
+    "ties": ("popularity", "sasrec", "bert4rec", "easydgl"),
 }
 """The rows of the link table that each study needs."""
 CUTS = (50, 100, 200, 300, 500, 700, 1000)
@@ -22,7 +24,7 @@ def study(name, models, parts, rank=1000, users=2000, seed=0):
 
     Parameters
     ----------
-    name : {"perturbation", "recall", "energy"}
+    name : {"perturbation", "recall", "energy", "ties"}
     models : dict of name -> fitted estimator
     parts : training, validation and test logs
         The item graph is made of the training users' choices.
@@ -35,9 +37,11 @@ def study(name, models, parts, rank=1000, users=2000, seed=0):
     Returns
     -------
     dict
-        Of plain lists and numbers, with the basis' largest residual.
+        Of plain lists and numbers; for the spectral ones with the basis' largest residual.
     """
     train, _, test = parts
+    if name == "ties":
+        return ties(models, test, seed=seed)
     spectrum = basis(train, rank, seed)
     history, last = test.hold_out_last()
     chosen = np.random.default_rng(seed).permutation(last.users)[:users]
@@ -127,3 +131,43 @@ def _energy(models, spectrum, train, history, last, days=8):
         trend = energy_over_time(later, spectrum, range(days))
         found[name] = {"energy": np.round(now, 8).tolist(), "over days": np.round(trend, 8).tolist()}
     return {"models": found}
+
+
+def ties(models, test, draws=10, seed=0):
+    """What the order of events at one instant is worth: a clock has none, a file does.
+
+    Each model ranks the users' last events as filed; with each user's simultaneous events in random order, so that
+    another of them may be the last; and, as filed, those that share their instant with the event before, and the rest.
+
+    Returns
+    -------
+    dict
+        ``rows``, per model: each metric as filed, its mean over the ``draws`` and each draw's; HR@10 of the two groups.
+        ``tied events`` and ``tied targets``: shares that happen at the instant of the event before.
+    """
+    history, last = test.hold_out_last()
+    tied = torch.from_numpy(last.time == history.time[history.offsets[last.users + 1] - 1])
+    rng, rows = np.random.default_rng(seed), []
+    mixed = [shuffle_ties(test, rng).hold_out_last() for _ in range(draws)]
+    for name, model in models.items():
+        ranks, row = model.rank(history, last), {"model": name}
+        others = [model.rank(*pair) for pair in mixed]
+        for metric, f in (("hr@10", hit_rate), ("ndcg@10", ndcg)):
+            each = [float(f(other, 10)) for other in others]
+            row[metric] = {"as filed": float(f(ranks, 10)), "shuffled": float(np.mean(each)), "draws": each}
+        row["hr@10 of"] = {
+            group: float(hit_rate(ranks[mine], 10)) if mine.any() else None
+            for group, mine in (("tied targets", tied), ("other targets", ~tied))
+        }
+        rows.append(row)
+    same = (test.user[1:] == test.user[:-1]) & (test.time[1:] == test.time[:-1])
+    pairs = (test.user[1:] == test.user[:-1]).sum()
+    shares = {"tied events": float(same.sum() / max(pairs, 1)), "tied targets": float(tied.double().mean())}
+    return {"rows": rows, "users": len(last), "items": test.num_items, "draws": draws} | shares
+
+
+def shuffle_ties(log, rng):
+    """The log with each user's events at one instant in random order."""
+    order = np.lexsort((rng.random(len(log)), log.time, log.user))
+    sizes = {"num_users": log.num_users, "num_items": log.num_items}
+    return EventLog(log.user[order], log.item[order], log.time[order], **sizes)
