@@ -11,6 +11,7 @@ import torch
 import easydgl_mini as em
 from easydgl_mini import reproduce as rp
 from easydgl_mini.baselines import REGISTRY
+from easydgl_mini.data import DATASETS
 from easydgl_mini.interpret.report import check_ranking_metrics
 from easydgl_mini.reproduce import protocol, records, run
 
@@ -365,6 +366,18 @@ def test_six_settings_are_tried_for_every_model_and_each_is_its_own():
         made = [protocol.make(model, task, 1, own) for own in tried]
         assert len({str(vars(estimator)) for estimator in made}) == 6, (model, task)
     assert len({str(sorted(own.items())) for own in run.PLAIN}) == 6
+
+
+def test_what_reproduce_says_of_a_dataset_is_what_the_dataset_says():
+    for name, own in run.SETTINGS.items():
+        defaults = DATASETS[name].defaults
+        assert all(value == defaults[key] for key, value in own.items() if key in defaults), name
+        assert "time_unit" in own or DATASETS[name].task != "link"
+    for name, (train, valid, windows) in protocol.STEPS.items():
+        defaults = DATASETS[name].defaults
+        assert (train, valid) == (defaults["train_until"], defaults["valid_until"])
+        assert (windows[0][0], windows[-1][1]) == defaults["test"] and windows[0][0] == valid + 1
+        assert all(b[0] == a[1] + 1 for a, b in zip(windows, windows[1:], strict=False))
 
 
 RESULTS = sorted((Path(__file__).parents[1] / "book" / "results").glob("*.json"))

@@ -3,7 +3,7 @@
 Folders and files: ``ml-100k/u.data`` (tabs), ``ml-1m/ratings.dat`` (``::``), ``ml-20m/ratings.csv`` (a header), or for
 each ``NAME.inter`` (tabs, a header with types such as ``user_id:token``; ids may be any text, titles too). All ratings
 are kept, whatever their value. MovieLens began in 1995, so an earlier time is a damaged row. Not in the paper: the time
-unit is the day.
+unit is the minute, since most users rate their films in one sitting.
 """
 
 import numpy as np
@@ -132,7 +132,7 @@ for _name, (_title, _file, _sha256, _expect) in PUBLIC.items():
             read=read,
             make=links.make,
             options={"min_rating": 0.0, **links.OPTIONS},
-            defaults={"time_unit": "day", **links.PROTOCOL},
+            defaults={"time_unit": "minute", **links.PROTOCOL},
             fetch=Fetch(f"{HOME}/{_name}.zip", _sha256, (f"{_name}/{_file}",)),
             local=(WHEEL,) if _name == "ml-1m" else (),
             expect=_expect,
