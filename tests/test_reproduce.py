@@ -326,6 +326,20 @@ def test_seeds_that_another_call_has_added_meanwhile_are_kept(tmp_path, monkeypa
     assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [3, 4]
 
 
+def test_the_released_traffic_model_has_records_and_checkpoints_of_its_own(tmp_path):
+    for preset in ("paper", "release"):
+        tiny(tmp_path, "traffic", rows=["last_value", "stid"], seeds=(1,), preset=preset, epochs=1)
+    for name, preset in (("traffic", "paper"), ("traffic-release", "release")):
+        for row in ("last_value", "stid"):
+            record = found(tmp_path, row, name, "metr-la")
+            assert (record["table"], record["preset"]) == (name, preset)
+        assert (tmp_path / "work" / f"{name}_metr-la_tiny" / "stid" / "1" / "model.pt").exists()
+    tiny(tmp_path, "traffic", rows=["stid"], seeds=(1,), preset="release", epochs=1, search=True)
+    assert [path.name for path in (tmp_path / "results" / "search").iterdir()] == [
+        "traffic-release_metr-la_tiny_stid.json"
+    ]
+
+
 def test_the_command_line(tmp_path, capsys):
     from easydgl_mini.cli import main
 
@@ -401,6 +415,7 @@ def test_what_is_recorded_is_sound(path):
         assert "commit" in one["code"] and "changes" not in one["code"]
         check_ranking_metrics({records.rename(name): value for name, value in one["metrics"].items()}, 1e-6)
         if "validation" in one:
-            best = max if protocol.PROTOCOLS[record["table"].removeprefix("ablations-")].larger else min
+            kind = record["table"].removeprefix("ablations-").removesuffix("-release")
+            best = max if protocol.PROTOCOLS[kind].larger else min
             assert one["validation"].index(best(one["validation"])) + 1 == one["best_epoch"]
             assert len(one["validation"]) == one["epochs"]

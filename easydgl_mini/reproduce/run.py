@@ -88,11 +88,21 @@ class Job:
     work: Path
     progress: bool | None = None
 
+    @property
+    def name(self):
+        """The table's name in files: the released traffic model is not the printed one."""
+        released = self.protocol.task == "traffic" and self.preset != "paper"
+        return f"{self.table}-{self.preset}" if released else self.table
+
     def record_path(self, row):
-        return records.path_of(self.out, self.table, self.dataset, self.scale, row)
+        return records.path_of(self.out, self.name, self.dataset, self.scale, row)
+
+    def search_path(self, model):
+        table = "links" if self.table in STUDIES else self.name.removeprefix("ablations-")
+        return records.path_of(self.out / "search", table, self.dataset, self.scale, model)
 
     def folder(self, row, seed):
-        table = "links" if self.table in STUDIES else self.table
+        table = "links" if self.table in STUDIES else self.name
         return self.work / f"{table}_{self.dataset}_{self.scale}" / row / str(seed)
 
 
@@ -203,20 +213,15 @@ def _settings(job, model, own):
 
 
 def _chosen(job, model, own):
-    found = records.read(_search_path(job, model))
+    found = records.read(job.search_path(model))
     best = found["tried"][found["best"]]["settings"] if found else {}
     return _settings(job, model, best | own)
-
-
-def _search_path(job, model):
-    table = "links" if job.table in STUDIES else job.table.removeprefix("ablations-")
-    return records.path_of(job.out / "search", table, job.dataset, job.scale, model)
 
 
 def _begin(job, row, model, settings, again):
     """The record so far if it is about the same thing, a new one otherwise."""
     record = {
-        "table": job.table,
+        "table": job.name,
         "dataset": job.dataset,
         "scale": job.scale,
         "simulated": job.simulated,
@@ -285,7 +290,7 @@ def _study(job, name, rows, seed, settings, again, say):
 
 def _search(job, row, model, own, seed, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
-    path = _search_path(job, model)
+    path = job.search_path(model)
     tried = (records.read(path) or {"tried": []})["tried"]
     for n, change in enumerate(SEARCH.get((model, job.protocol.task), PLAIN)):
         if n < len(tried):
