@@ -276,6 +276,16 @@ def test_studies_of_trained_models(table, tmp_path_factory):
             ("bert4rec", ""), ("gsimc", "bert4rec"), ("tgat", "easydgl")}  # fmt: skip
 
 
+def test_a_study_takes_the_models_of_the_table_as_they_are(tmp_path, monkeypatch):
+    tiny(tmp_path, rows=["gsimc"], seeds=(1,), num_waves=7)
+    made = []
+    monkeypatch.setattr(run, "make", lambda *given: made.append(given) or protocol.make(*given))
+    monkeypatch.setattr(protocol.Links, "fit", lambda *given: pytest.fail("it is trained"))
+    monkeypatch.setattr(run, "study", lambda name, models, parts: {"waves": models["gsimc"].num_waves})
+    assert tiny(tmp_path, "recall", seeds=(1,)) == {"waves": 7}
+    assert made[-1][3]["num_waves"] == 7
+
+
 class Filed:
     """Names the item after the last one it is shown: right wherever items are filed in a row."""
 

@@ -265,13 +265,14 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
 
 
 def _study(job, name, rows, seed, settings, again, say):
-    """Train what is not trained yet, look at it, and keep what was seen."""
+    """Train what is not trained yet, by default as the table's record says, look at it, and keep what was seen."""
     path, parts, models = job.record_path("study"), job.protocol.parts(seed), {}
     record = _begin(job, "study", name, settings, again)
     if "found" in record:
         return record["found"]
     for row, (model, own) in rows.items():
-        chosen = _chosen(job, model, own | settings)
+        known = None if settings else records.read(records.path_of(job.out, "links", job.dataset, job.scale, row))
+        chosen = known["settings"] if known else _chosen(job, model, own | settings)
         fresh, file = make(model, "link", seed, chosen), job.folder(row, seed) / "model.pt"
         if file.exists():
             old = type(fresh).load(file)
