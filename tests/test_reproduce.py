@@ -358,6 +358,11 @@ def test_the_command_line(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "popularity, seed 2" in printed and "simulated: these numbers say nothing" in printed
     assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [1, 2]
+    words = ["reproduce", "links", "--scale", "tiny", "--seeds", "3", "4,5", "--rows", "popularity", "gsimc", "--out"]
+    assert main([*words, str(tmp_path / "results"), "--work", str(tmp_path / "work")]) == 0
+    assert [line["seed"] for line in found(tmp_path, "popularity")["runs"]] == [1, 2, 3, 4, 5]
+    assert [line["seed"] for line in found(tmp_path, "gsimc")["runs"]] == [3, 4, 5]
+    capsys.readouterr()
     assert main(["reproduce", "links", "--scale", "full"]) == 2
     assert capsys.readouterr().err.startswith("easydgl-mini reproduce: scale 'full' needs --data")
 

@@ -1,5 +1,6 @@
 """``easydgl-mini reproduce``: arguments in, a table out."""
 
+import argparse
 import json
 
 from .records import SEEDS
@@ -29,9 +30,9 @@ def add_parser(commands, raw):
     sub.add_argument("table", choices=names, metavar="TABLE", help=", ".join(names))
     sub.add_argument("--dataset", metavar="NAME", help="by default the paper's (for links netflix)")
     sub.add_argument("--data", metavar="DIR", help="the data folder, as for easydgl-mini data; files are in DIR/NAME")
-    sub.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="only these rows")
+    sub.add_argument("--rows", metavar="A", nargs="+", type=_names, help="only these rows, with commas or spaces")
     seeds = ",".join(map(str, SEEDS))
-    sub.add_argument("--seeds", metavar="S,T", type=_seeds, default=SEEDS, help=f"by default {seeds}")
+    sub.add_argument("--seeds", metavar="S", nargs="+", type=_seeds, default=[SEEDS], help=f"by default {seeds}")
     sub.add_argument("--scale", choices=SCALES, default="small", help="tiny, small (default) or full")
     sub.add_argument("--preset", choices=("paper", "release"), default="paper", help="traffic: as printed, or released")
     sub.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
@@ -48,13 +49,25 @@ def add_parser(commands, raw):
 def run(arguments):
     """Run a table and print it."""
     names = ("dataset", "data", "rows", "seeds", "scale", "preset", "device", "out", "work", "search", "again")
-    settings = {} if arguments.epochs is None else {"epochs": arguments.epochs}
-    found = reproduce(arguments.table, **{name: getattr(arguments, name) for name in names}, **settings)
+    settings = {name: getattr(arguments, name) for name in names}
+    for name in ("rows", "seeds"):
+        settings[name] = settings[name] and [one for part in settings[name] for one in part]
+    if arguments.epochs is not None:
+        settings["epochs"] = arguments.epochs
+    found = reproduce(arguments.table, **settings)
     print(json.dumps(found, indent=1) if isinstance(found, dict) else found.to_string())
     if note := getattr(found, "attrs", {}).get("note"):
         print(note)
 
 
+def _names(text):
+    """Comma-separated names."""
+    return [part for part in text.split(",") if part]
+
+
 def _seeds(text):
     """Comma-separated whole numbers."""
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return [int(part) for part in _names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected whole numbers, got {text!r}") from None
