@@ -423,6 +423,9 @@ def test_what_is_recorded_is_sound(path):
         assert "commit" in record["code"] and "changes" not in record["code"]
         return
     assert record["model"] in REGISTRY
+    if search := records.read(path.parent / "search" / path.name):  # what was found best is what was run
+        best = search["tried"][search["best"]]["settings"]
+        assert {key: record["settings"].get(key) for key in best} == best
     seeds = [run["seed"] for run in record["runs"]]
     assert seeds and len(set(seeds)) == len(seeds) and set(seeds) <= set(records.SEEDS)
     for one in record["runs"]:

@@ -9,13 +9,13 @@ from ..interpret import band, decompose, energy, energy_over_time, item_affinity
 from ..interpret.report import METRICS
 from ..train.metrics import hit_rate, ndcg, rank_of
 
-STUDIES = {
+SPECTRAL = {
     "perturbation": ("bert4rec", "gsimc", "tgat", "easydgl"),
     "recall": ("gsimc",),
     "energy": ("gsimc", "bert4rec", "tgat", "easydgl"),
-    "ties": ("popularity", "sasrec", "bert4rec", "easydgl"),
 }
-"""The rows of the link table that each study needs."""
+"""The paper's studies, and the rows of the link table that each needs."""
+STUDIES = SPECTRAL | {"ties": ("popularity", "sasrec", "bert4rec", "easydgl")}
 CUTS = (50, 100, 200, 300, 500, 700, 1000)
 
 
