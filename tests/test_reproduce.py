@@ -226,6 +226,11 @@ def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
     assert found(tmp_path) is None  # no test score was looked at
     tiny(tmp_path, rows=["sasrec"], seeds=(1,))
     assert found(tmp_path)["settings"]["lr"] == tried[record["best"]]["lr"]
+    path.write_text(json.dumps(record | {"tried": record["tried"][:1], "best": 0}))  # as if interrupted
+    with pytest.raises(ValueError, match="has 1 of 2 settings; finish it with --search"):
+        tiny(tmp_path, rows=["sasrec"], seeds=(2,))
+    tiny(tmp_path, rows=["sasrec"], search=True)
+    assert [trial["metrics"]["ndcg@10"] for trial in json.loads(path.read_text())["tried"]] == values
 
 
 @pytest.mark.parametrize("table", ["ablations-links", "ablations-nodes", "ablations-traffic"])

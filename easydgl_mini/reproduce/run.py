@@ -214,8 +214,15 @@ def _settings(job, model, own):
 
 def _chosen(job, model, own):
     found = records.read(job.search_path(model))
+    if found and len(found["tried"]) < len(_candidates(job, model)):
+        many = f"{len(found['tried'])} of {len(_candidates(job, model))}"
+        raise ValueError(f"{job.search_path(model)} has {many} settings; finish it with --search, or delete it")
     best = found["tried"][found["best"]]["settings"] if found else {}
     return _settings(job, model, best | own)
+
+
+def _candidates(job, model):
+    return SEARCH.get((model, job.protocol.task), PLAIN)
 
 
 def _begin(job, row, model, settings, again):
@@ -293,7 +300,7 @@ def _search(job, row, model, own, seed, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
     path = job.search_path(model)
     tried = (records.read(path) or {"tried": []})["tried"]
-    for n, change in enumerate(SEARCH.get((model, job.protocol.task), PLAIN)):
+    for n, change in enumerate(_candidates(job, model)):
         if n < len(tried):
             continue
         settings = _settings(job, model, dict(change) | own)
