@@ -47,9 +47,9 @@ class BERT4RECModel(ItemModel):
             x = block(x, allowed)
         return x
 
-    def scores(self, h):
-        """Scores of all items, (…, items), from embeddings (…, dim)."""
-        return super().scores(self.head(h))
+    def naming(self, h):
+        """As in :class:`ItemModel`, by way of one more layer."""
+        return super().naming(self.head(h))
 
 
 @register("bert4rec", "BERT4REC", "link")

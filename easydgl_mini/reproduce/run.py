@@ -30,11 +30,11 @@ SETTINGS = {
     "tmall": {"time_unit": "day", "sampling": "random"},
     "koubei": {"time_unit": "week", "sampling": "random"},
     "ml-1m": {"time_unit": "minute", "sampling": "random", "batch_size": 64},
-    "amazon-beauty": {"time_unit": "day", "sampling": "random", "by_length": True},
+    "amazon-beauty": {"time_unit": "day", "sampling": "random", "by_length": True, "precision": "bf16"},
     "patent": {"num_classes": 6},
 }
 """What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users, less
-padding of short histories."""
+padding of short histories, faster products where naming one of many items is most of the work."""
 
 VARIANTS = {
     "easydgl": {},

@@ -15,6 +15,7 @@ from ..events import EventLog, Histories, time_scale
 from .cam import check_rate, pick_positions, uniform
 from .estimator import Estimator, Modulated
 from .metrics import hit_rate, ndcg, rank_of
+from .naming import naming_loss
 from .tpple import merge_ties, smoothness, tpple
 
 TOP = (10, 50, 100)
@@ -222,9 +223,13 @@ class ItemModel(nn.Module):
         """
         return self.items(item.clamp_min(0)) * ((item >= 0).unsqueeze(-1) * self.items.embedding_dim**0.5)
 
+    def naming(self, h):
+        """What names items at embeddings (…, dim): vectors (…, dim), a table (items, dim) and its bias (items,)."""
+        return h, self.items.weight, self.bias
+
     def scores(self, h):
-        """Scores of all items, (…, items), by inner product with embeddings (…, dim)."""
-        return F.linear(h, self.items.weight, self.bias)
+        """Scores of all items, (…, items): inner products with the table, plus the bias."""
+        return F.linear(*self.naming(h))
 
 
 def before(x, fill):
@@ -375,10 +380,12 @@ class _LinkModel(nn.Module):
     def forward(self, rows, hidden):
         return self.encode(rows, hidden)[0]
 
-    def scores(self, h):
-        """Inner product with each item's embedding, which is its own plus its cluster's, as at the input."""
+    def naming(self, h):
+        """As in :class:`ItemModel`; an item's embedding is its own plus its cluster's, as at the input."""
         encoder = self.encoder
-        return F.linear(h, encoder.items.weight + encoder.clusters(encoder.item_clusters), self.bias)
+        return h, encoder.items.weight + encoder.clusters(encoder.item_clusters), self.bias
+
+    scores = ItemModel.scores
 
 
 class RankingTask:
@@ -412,8 +419,8 @@ class RankingTask:
 
     def loss(self, model, train, ids, seed, epoch):
         rows, asked = self.rows(model, train, ids, seed, epoch)
-        each = F.cross_entropy(model.scores(model(rows, asked)[asked]), rows.item[asked], reduction="none")
-        return {"loss": (each.sum(), len(each))}
+        h = model(rows, asked)[asked]
+        return {"loss": (naming_loss(*model.naming(h), rows.item[asked], h.new_ones(len(h))), len(h))}
 
     def evaluate(self, model, valid):
         return self.settings.score(valid)
@@ -431,9 +438,9 @@ class _LinkTask(RankingTask):
         settings = self.settings
         rows, hidden = self.rows(model, train, ids, seed, epoch)
         h, _, state = model.encode(rows, hidden)
-        each = F.cross_entropy(model.scores(h[hidden]), rows.item[hidden], reduction="none")
-        row = hidden.nonzero()[:, 0]
-        parts = {"loss": ((each / hidden.sum(1)[row]).sum(), hidden.any(1).sum())}
+        share = 1 / hidden.sum(1)[hidden.nonzero()[:, 0]]  # of a position in its sequence's mean
+        loss = naming_loss(*model.naming(h[hidden]), rows.item[hidden], share)
+        parts = {"loss": (loss, hidden.any(1).sum())}
         if settings.gamma and settings.regulariser == "tpple":
             parts["tpple"] = link_tpple(model.encoder, state, rows) * len(ids), len(ids)
         elif settings.gamma:
