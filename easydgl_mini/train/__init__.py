@@ -4,6 +4,7 @@ from .cam import CaM, TokenMask
 from .fit import FitConfig, FitResult, fit
 from .link import ItemModel, LinkPredictor, Recommender
 from .metrics import accuracy, f1_of, hit_rate, macro_f1, mae, mape, ndcg, rank_of, rmse
+from .naming import naming_loss
 from .node import Classifier, NodeClassifier
 from .tpple import compensator, log_likelihood, merge_ties, smoothness, tpple
 from .traffic import Forecaster, TrafficForecaster
@@ -30,6 +31,7 @@ __all__ = [
     "mae",
     "mape",
     "merge_ties",
+    "naming_loss",
     "ndcg",
     "rank_of",
     "rmse",

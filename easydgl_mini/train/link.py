@@ -28,8 +28,8 @@ class Recommender(Estimator):
     r"""What all link predictors share: histories in, a ranking of all items at a given time out.
 
     A subclass gives ``_model(num_items)``, a module with ``model(rows, hidden) -> h`` (B, T, dim), where ``rows`` are
-    :class:`Histories` on its device and h[:, j] is the embedding that *names* item j; ``scores(h)`` of all items
-    (:class:`ItemModel` has them); and ``objective``:
+    :class:`Histories` on its device and h[:, j] is the embedding that *names* item j; ``naming(h)`` and ``scores(h)``
+    of all items (:class:`ItemModel` has them); and ``objective``:
 
     - "masked": a share ``mask_rate`` of the positions is hidden, and not told its item; the loss is on them.
     - "causal": h[:, j] uses items before j and times up to its own; ``hidden`` is ignored, and the loss is on every

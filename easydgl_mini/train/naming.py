@@ -6,8 +6,9 @@ CHUNK = 1 << 21  # scores held at once, about
 
 
 def naming_loss(h, table, bias, target, weight):
-    r"""Weighted cross-entropy of naming items, :math:`\sum_n w_n\, {-\log} \operatorname{softmax}(\mathbf E \mathbf h_n +
-    \mathbf b)_{i_n}`.
+    r"""Weighted cross-entropy of naming one item per row.
+
+    .. math:: \sum_n w_n \big({-\log} \operatorname{softmax}(\mathbf E \mathbf h_n + \mathbf b)_{i_n}\big)
 
     A batch may ask for a thousand items among tens of thousands. As the sum is one number, its gradient is known as
     soon as a row's probabilities p are: :math:`w_n (\mathbf p_n - \mathbf 1_{i_n})` for the scores. So scores are made
