@@ -215,6 +215,27 @@ def test_other_settings_are_not_mixed_into_a_record(whole):
     assert len(found(folder)["runs"]) == 2
 
 
+def test_a_record_that_does_not_fit_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    tiny(tmp_path, rows=["popularity"])
+    path = records.path_of(tmp_path / "results", "links", "netflix", "tiny", "popularity")
+    records.write_plain(path, records.read(path) | {"dataset": "tmall"})
+    monkeypatch.setattr(run, "_run", lambda *args: pytest.fail("trained"))
+    with pytest.raises(ValueError, match="dataset 'tmall', now it is 'netflix'.*--again"):
+        tiny(tmp_path, rows=["sasrec", "popularity"])
+
+
+def test_time_left_counts_what_is_run_now_and_again_replaces_all(tmp_path):
+    lines = []
+    tiny(tmp_path, rows=["popularity"])
+    tiny(tmp_path, rows=["popularity"], seeds=(1, 2, 3), say=lines.append)
+    assert ["1 of 1, about 0 min left" in line for line in lines] == [False, True]
+    old = found(tmp_path, "popularity")["runs"]
+    assert [one["seed"] for one in old] == [1, 2, 3]
+    tiny(tmp_path, rows=["popularity"], seeds=(2, 4), again=True, say=lines.append)
+    assert "2 of 2, about 0 min left" in lines[-1]
+    assert [one["seed"] for one in found(tmp_path, "popularity")["runs"]] == [2, 4]
+
+
 def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
     tried = ({"lr": 0.0}, {"lr": 0.01})
     monkeypatch.setattr(run, "PLAIN", tried)

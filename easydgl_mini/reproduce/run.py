@@ -151,22 +151,21 @@ def reproduce(
         return _table(job, rows)
     if table in STUDIES:
         return _study(job, table, rows, seeds[0], settings, again, say)
-    total, done = len(rows) * len(seeds), 0
+    todo = []  # known before the first training, so that a record that does not fit is refused at once
     for row, (model, own) in rows.items():
         chosen = _chosen(job, model, own | settings)
-        record = _begin(job, row, model, chosen, again)
-        for seed in seeds:
-            done += 1
-            if any(run["seed"] == seed for run in record["runs"]):
-                continue
-            run = _run(job, row, model, chosen, seed)
-            record = _begin(job, row, model, chosen, again and not record["runs"])  # another call may run other seeds
-            record["runs"].append(run)
-            records.write(job.record_path(row), record)
-            rest = (time.time() - started) / max(done, 1) * (total - done)
-            first = ", ".join(f"{name} {run['metrics'][name]:.4f}" for name in job.protocol.metrics[:4])
-            left = f"{done} of {total}, about {rest / 60:.0f} min left"
-            say(f"  {row}, seed {seed}: {first}; {run['seconds']:.0f} s; {left}")
+        kept = {run["seed"] for run in _begin(job, row, model, chosen, again)["runs"]}
+        todo += [(row, model, chosen, seed) for seed in seeds if seed not in kept]
+    for n, (row, model, chosen, seed) in enumerate(todo, 1):
+        run = _run(job, row, model, chosen, seed)
+        first = all(other != row for other, *_ in todo[: n - 1])
+        record = _begin(job, row, model, chosen, again and first)  # read anew: another call may run other seeds
+        record["runs"].append(run)
+        records.write(job.record_path(row), record)
+        rest = (time.time() - started) / n * (len(todo) - n)
+        some = ", ".join(f"{name} {run['metrics'][name]:.4f}" for name in job.protocol.metrics[:4])
+        left = f"{n} of {len(todo)}, about {rest / 60:.0f} min left"
+        say(f"  {row}, seed {seed}: {some}; {run['seconds']:.0f} s; {left}")
     return _table(job, rows)
 
 
