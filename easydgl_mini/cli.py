@@ -474,7 +474,7 @@ def main(argv=None):
     arguments = parser().parse_args(argv)
     try:
         arguments.run(arguments)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, ImportError) as error:  # the last: a package that is optional
         print(f"easydgl-mini {arguments.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

@@ -151,13 +151,6 @@ def test_only_the_last_layer_sees_last_elapsed():
     assert (h2 - h).abs().max() > 1e-3
 
 
-def test_scores_are_inner_products_with_item_embeddings():
-    encoder = link_encoder()
-    h = draw(2, 8)
-    expected = torch.stack([h @ encoder.items.weight[i] for i in range(6)], -1)
-    torch.testing.assert_close(encoder.scores(h), expected)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("cls", "plain", "heads"), [(NodeEncoder, GATConv, 2), (TrafficEncoder, SAGEConv, 8)])
 def test_graph_encoders_are_two_plain_layers_and_one_aia(backend, cls, plain, heads):

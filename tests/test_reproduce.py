@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 import easydgl_mini as em
 from easydgl_mini import reproduce as rp
 from easydgl_mini.baselines import REGISTRY
+from easydgl_mini.cli import main
 from easydgl_mini.data import DATASETS
+from easydgl_mini.data.raw import write_raw
 from easydgl_mini.interpret.report import check_ranking_metrics
 from easydgl_mini.reproduce import protocol, records, run
 
@@ -210,8 +213,9 @@ def test_an_interrupted_table_is_taken_up_and_says_the_same(whole, tmp_path):
 
 def test_other_settings_are_not_mixed_into_a_record(whole):
     folder, _ = whole
-    with pytest.raises(ValueError, match="settings.*--again"):
+    with pytest.raises(ValueError, match="has epochs 2, now it is 1; --again"):
         tiny(folder, epochs=1, rows=["sasrec"])
+    tiny(folder, rows=["sasrec"], device="cpu")  # where it ran is no setting
     assert len(found(folder)["runs"]) == 2
 
 
@@ -252,6 +256,109 @@ def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
         tiny(tmp_path, rows=["sasrec"], seeds=(2,))
     tiny(tmp_path, rows=["sasrec"], search=True)
     assert [trial["metrics"]["ndcg@10"] for trial in json.loads(path.read_text())["tried"]] == values
+    with pytest.raises(ValueError, match="begun with 2 epochs and seed 1, now it is 1 and 1; --again"):
+        tiny(tmp_path, rows=["sasrec"], search=True, epochs=1)
+    tiny(tmp_path, rows=["sasrec"], search=True, epochs=1, again=True)
+    assert [trial["epochs"] for trial in json.loads(path.read_text())["tried"]] == [1, 1]
+    path.write_text(json.dumps(record | {"fingerprint": "of another file"}))
+    for search in (True, False):
+        with pytest.raises(ValueError, match="is about other data"):
+            tiny(tmp_path, rows=["sasrec"], seeds=(3,), search=search)
+
+
+def test_an_ablation_is_not_searched(tmp_path):
+    """It would replace what was found for the model that it is an ablation of."""
+    with pytest.raises(ValueError, match="ablations-links takes the settings"):
+        tiny(tmp_path, "ablations-links", rows=["without-tpple"], search=True)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("kind", list(protocol.PROTOCOLS))
+def test_every_model_that_trains_has_six_different_settings(kind):
+    task = protocol.PROTOCOLS[kind].task
+    for row in protocol.PROTOCOLS[kind].rows:
+        plain = protocol.make(row, task, 1, {})
+        tried = [protocol.make(row, task, 1, dict(change)) for change in run.SEARCH.get((row, task), run.PLAIN)]
+        same = {repr(sorted(vars(one).items(), key=str)) for one in tried}
+        assert len(same) == 6 and repr(sorted(vars(plain).items(), key=str)) in same, row
+
+
+def test_a_seed_is_recorded_once(tmp_path, monkeypatch):
+    tiny(tmp_path, rows=["popularity"], seeds=(1, 1))
+    assert [one["seed"] for one in found(tmp_path, "popularity")["runs"]] == [1]
+    whole = run._run
+
+    def meanwhile(*args):  # another call finishes the same seed
+        line = whole(*args)
+        monkeypatch.undo()
+        tiny(tmp_path, rows=["popularity"], seeds=(2,))
+        return line
+
+    monkeypatch.setattr(run, "_run", meanwhile)
+    tiny(tmp_path, rows=["popularity"], seeds=(2,))
+    assert [one["seed"] for one in found(tmp_path, "popularity")["runs"]] == [1, 2]
+
+
+def test_a_finished_training_is_kept_until_its_record_is_written(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(records, "write", full)
+    with pytest.raises(OSError, match="no space"):
+        tiny(tmp_path, rows=["sasrec"], seeds=(1,))
+    monkeypatch.undo()
+    loop = sys.modules["easydgl_mini.train.fit"]
+    monkeypatch.setattr(loop._Run, "train_epoch", lambda *args: pytest.fail("trained again"))
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,))
+    assert found(tmp_path)["runs"][0]["epochs"] == 2
+    assert not list((tmp_path / "work").rglob("checkpoint.pt"))
+
+
+def test_what_an_interrupted_run_was_about_is_checked(tmp_path):
+    """A checkpoint of other settings or data is not taken up under a new name."""
+    log = em.simulate.bazaar("tiny").events
+    kept = {"checkpoint": tmp_path, "resume": True}
+    small = {"dim": 8, "num_heads": 2, "max_len": 5, "epochs": 1}
+    REGISTRY["bert4rec"]("link", **small).fit(log, **kept)
+    with pytest.raises(ValueError, match="mask_rate is 0.6, but .* was made with 0.2"):
+        REGISTRY["bert4rec"]("link", **small, mask_rate=0.6).fit(log, **kept)
+    with pytest.raises(ValueError, match="data is "):
+        REGISTRY["bert4rec"]("link", **small).fit(log.select(log.user > 3), **kept)
+    with pytest.raises(ValueError, match="model is 'SASREC', but"):
+        REGISTRY["sasrec"]("link", **small).fit(log, **kept)
+    REGISTRY["bert4rec"]("link", **small).fit(log, **kept)
+
+
+def test_provenance_says_where_it_ran(monkeypatch):
+    assert "no GPU used" in records.provenance("cpu")["machine"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert "a GPU" in records.provenance("auto")["machine"] and "a GPU" not in records.provenance("cpu")["machine"]
+
+
+def test_part_of_a_public_file_is_said_to_be_a_part(tmp_path):
+    data = tmp_path / "data"
+    write_raw("metr-la", "tiny", data / "metr-la", seed=0)
+    (data / "metr-la" / "truth.npz").unlink()  # as if it were real
+    table = tiny(tmp_path, "traffic", rows=["last_value"], seeds=(1,), data=data)
+    assert table.attrs["note"].startswith("The public files have 34,272 rows, these ")
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        (["nodes", "--dataset", "ml-1m"], "ml-1m is a dataset for the task link, nodes has another"),
+        (["links", "--dataset", "patent"], "patent is a dataset for the task node, links has another"),
+        (["links", "--rows", ","], "rows must have one name or more"),
+        (["links", "--seeds", ","], "seeds must have one seed or more"),
+        (["links", "--device", "cuda"], "finds no GPU here"),
+    ],
+)
+def test_wrong_words_are_one_line_and_exit_code_two(words, what, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["reproduce", *words, "--scale", "tiny"]) == 2
+    assert what in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", ["ablations-links", "ablations-nodes", "ablations-traffic"])
@@ -377,8 +484,6 @@ def test_the_released_traffic_model_has_records_and_checkpoints_of_its_own(tmp_p
 
 
 def test_the_command_line(tmp_path, capsys):
-    from easydgl_mini.cli import main
-
     words = ["reproduce", "links", "--scale", "tiny", "--rows", "popularity", "--seeds", "1,2", "--out"]
     assert main([*words, str(tmp_path / "results"), "--work", str(tmp_path / "work")]) == 0
     printed = capsys.readouterr().out

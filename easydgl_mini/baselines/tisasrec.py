@@ -38,7 +38,8 @@ def intervals(time, mask, span):
     shortest = gap.cummin(1).values.unsqueeze(-1)  # inf while no time has passed
     between = (time.unsqueeze(-1) - time.unsqueeze(-2)).clamp_min(0)
     real = mask.unsqueeze(-1) & mask.unsqueeze(-2)
-    return torch.where(real, (between / shortest).floor().clamp_max(span), 0).long()
+    whole = (between / shortest + 1e-6).floor()  # times divided by a unit are not exact, whole multiples must stay so
+    return torch.where(real, whole.clamp_max(span), 0).long()
 
 
 class TimeBlock(nn.Module):

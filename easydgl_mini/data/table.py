@@ -57,11 +57,3 @@ def _header(chunk, first, separator, names, header, extra, report):
     chunk.select(here < first).settle(report)  # blank lines
     place = {name: found.index(name.lower()) for name in (*names, *extra) if name.lower() in found}
     return chunk.select(here > first), place, len(found)
-
-
-def columns_of(chunk, separator, names, report, optional=False):
-    """Find columns by the header in a file's first chunk: the lines after it, the place of each name, the width."""
-    written = np.flatnonzero(~chunk.because(BLANK))
-    if not len(written):
-        raise DataError(chunk.file, None, f"has only blank lines; expected a header with {', '.join(names)}")
-    return _header(chunk, int(written[0]), separator, names, "welcome" if optional else "needed", (), report)

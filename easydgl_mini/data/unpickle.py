@@ -54,7 +54,7 @@ def load_arrays(data, file="the pickle"):
     """
     try:
         _look(data)
-        return _plain(_Unpickler(io.BytesIO(data), encoding="latin1").load())
+        return _plain(_Unpickler(io.BytesIO(data), encoding="latin1").load(), {})
     except _Refused as error:
         only = "only arrays, strings, numbers and plain containers are read"
         raise DataError(file, None, f"refused: {error}; {only}") from None
@@ -197,17 +197,28 @@ def _array(raw, kind, shape, order):
     return np.frombuffer(raw, kind).reshape(shape, order=order)
 
 
-def _plain(value, inside=()):
-    """The value with arrays and bytes made; anything but plain containers of plain values is refused."""
+def _plain(value, made, depth=0):
+    """The value with arrays and bytes made; anything but plain containers of plain values is refused.
+
+    ``made`` has what was made of each container so far (None while it is being made): one that is referred to a
+    thousand times is made once.
+    """
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, _Array | _Buffer | _Bytes):
         return value.made()
-    if id(value) in inside or len(inside) > 20:
+    if not isinstance(value, list | tuple | dict):
+        raise _Refused(f"it holds a {type(value).__name__.strip('_').lower()}")
+    if id(value) not in made:
+        if depth > 20:
+            raise _Refused("containers inside containers without end")
+        made[id(value)] = None
+        if isinstance(value, dict):
+            parts = value.items()
+            new = {_plain(key, made, depth + 1): _plain(part, made, depth + 1) for key, part in parts}
+        else:
+            new = type(value)(_plain(part, made, depth + 1) for part in value)
+        made[id(value)] = new
+    if made[id(value)] is None:
         raise _Refused("containers inside containers without end")
-    inside = (*inside, id(value))
-    if isinstance(value, list | tuple):
-        return type(value)(_plain(part, inside) for part in value)
-    if isinstance(value, dict):
-        return {_plain(key, inside): _plain(part, inside) for key, part in value.items()}
-    raise _Refused(f"it holds a {type(value).__name__.strip('_').lower()}")
+    return made[id(value)]

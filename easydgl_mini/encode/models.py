@@ -172,10 +172,6 @@ class LinkEncoder(nn.Module):
             x = self.norms[2 * n + 1](x + self.dropout(mixer(x)))
         return x, lam, state
 
-    def scores(self, h):
-        """Inner product of an embedding (…, dim) with every item's: (…, items)."""
-        return h @ self.items.weight.t()
-
 
 class _GraphEncoder(nn.Module):
     """Plain graph layers, then one AIA; what nodes and roads share."""

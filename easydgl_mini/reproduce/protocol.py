@@ -56,7 +56,7 @@ class Nodes:
 
     def __init__(self, dataset, data):
         self.data = data
-        self.train, self.valid, self.windows = getattr(data, "protocol", None) or STEPS[dataset]
+        self.train, self.valid, self.windows = STEPS[dataset]
         names = ("macro_f1", "accuracy") if dataset == "patent" else ("macro_f1", "illicit_f1", "accuracy")
         self.metrics = tuple(f"{name}@{a}-{b}" for a, b in self.windows for name in names)
 

@@ -82,7 +82,8 @@ def rename(metric):
 
 
 def provenance(device):
-    """By what code, on what machine and when."""
+    """By what code, on what machine and when; ``device`` as for training."""
+    device = "cuda" if device == "auto" and torch.cuda.is_available() else device
     chip = (
         torch.cuda.get_device_name() if str(device).startswith("cuda") else f"{os.cpu_count()} CPU cores, no GPU used"
     )

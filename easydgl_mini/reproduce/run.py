@@ -3,12 +3,16 @@
 The same code runs a chapter's small live training and a full table: only ``scale`` and the data differ.
 """
 
+import contextlib
 import dataclasses
+import json
 import resource
 import shutil
 import sys
 import time
 from pathlib import Path
+
+import torch
 
 from .. import data as datasets
 from ..baselines import REGISTRY
@@ -57,7 +61,7 @@ def variants(kind):
 
 
 PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout": 0.3}, {"lr": 3e-3, "dim": 128})
-FAST = {"lr": 3e-3}
+FAST, SLOW, MILD = {"lr": 3e-3}, {"lr": 1e-3}, {"dropout": 0.1}
 HIDE = FAST | {"mask_rate": 0.4}
 ITEMS = HIDE | {"item_scale": 8.0}
 OWN_LINK = ({}, HIDE, ITEMS, ITEMS | {"gamma": 1e-2}, ITEMS | {"dim": 128}, ITEMS | {"num_clusters": 16})
@@ -68,6 +72,8 @@ SEARCH = {
     ("easydgl", "link"): OWN_LINK,
     ("easydgl", "node"): OWN,
     ("easydgl", "traffic"): OWN,
+    ("dcrnn", "traffic"): ({}, SLOW, {"lr": 3e-4}, {"dropout": 0.3}, SLOW | {"dropout": 0.3}, {"dim": 128}),
+    ("graph_wavenet", "traffic"): ({}, FAST, {"lr": 3e-4}, MILD, FAST | MILD, FAST | {"dim": 128}),
 }
 """The settings that are tried, as changes of the defaults: six for every model that trains, chosen on validation."""
 
@@ -87,6 +93,7 @@ class Job:
     out: Path
     work: Path
     progress: bool | None = None
+    partial: str = ""
 
     @property
     def name(self):
@@ -142,12 +149,17 @@ def reproduce(
     """
     if table in STUDIES:
         rows = list(STUDIES[table])
+    seeds = list(dict.fromkeys(seeds))
+    if not seeds:
+        raise ValueError("seeds must have one seed or more, got none")
     job, rows = _job(table, dataset, data, rows, scale, preset, device, out, work, progress, say)
     started = time.time()
     say(f"{table} on {job.dataset} ({'simulated' if job.simulated else 'real'}), scale {scale}: {', '.join(rows)}")
     if search:
-        for row, (model, own) in rows.items():
-            _search(job, row, model, own | settings, seeds[0], say)
+        if table not in PROTOCOLS:
+            raise ValueError(f"{table} takes the settings of the models' own tables; search those")
+        for row, (model, _) in rows.items():
+            _search(job, row, model, settings, seeds[0], again, say)
         return _table(job, rows)
     if table in STUDIES:
         return _study(job, table, rows, seeds[0], settings, again, say)
@@ -160,8 +172,9 @@ def reproduce(
         run = _run(job, row, model, chosen, seed)
         first = all(other != row for other, *_ in todo[: n - 1])
         record = _begin(job, row, model, chosen, again and first)  # read anew: another call may run other seeds
-        record["runs"].append(run)
+        record["runs"] = [other for other in record["runs"] if other["seed"] != seed] + [run]
         records.write(job.record_path(row), record)
+        (job.folder(row, seed) / "checkpoint.pt").unlink(missing_ok=True)  # not before the record is safe
         rest = (time.time() - started) / n * (len(todo) - n)
         some = ", ".join(f"{name} {run['metrics'][name]:.4f}" for name in job.protocol.metrics[:4])
         left = f"{n} of {len(todo)}, about {rest / 60:.0f} min left"
@@ -177,6 +190,12 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     dataset = dataset or DATASETS[kind]
+    if datasets.dataset(dataset).task != PROTOCOLS[kind].task:
+        raise ValueError(f"{dataset} is a dataset for the task {datasets.dataset(dataset).task}, {table} has another")
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch {torch.__version__} finds no GPU here")
+    if rows is not None and not rows:
+        raise ValueError("rows must have one name or more, got none")
     work = Path(work) if work else Path(data or ".") / ".easydgl"
     out = out or ("book/results" if scale == "full" else work / "results")
     if data is None:
@@ -199,11 +218,14 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     if bad:
         raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
     simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
-    job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, Path(out), work, progress)
+    has, public = loaded.report.read, datasets.dataset(dataset).expect.get("rows")
+    partial = f"The public files have {public:,} rows, these {has:,}" if public and has != public else ""
+    places = {"out": Path(out), "work": work, "progress": progress, "partial": partial}
+    job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, **places)
     return job, {row: known[row] for row in rows or usual}
 
 
-def _settings(job, model, own):
+def _settings(job, own):
     """All settings of a row before the search: the scale's, the dataset's, the preset's, then its own."""
     known = SCALES[job.scale] | SETTINGS.get(job.dataset, {}) | {"device": job.device}
     if job.protocol.task == "traffic":
@@ -212,12 +234,21 @@ def _settings(job, model, own):
 
 
 def _chosen(job, model, own):
-    found = records.read(job.search_path(model))
+    found = _searched(job, model)
     if found and len(found["tried"]) < len(_candidates(job, model)):
         many = f"{len(found['tried'])} of {len(_candidates(job, model))}"
         raise ValueError(f"{job.search_path(model)} has {many} settings; finish it with --search, or delete it")
     best = found["tried"][found["best"]]["settings"] if found else {}
-    return _settings(job, model, best | own)
+    return _settings(job, best | own)
+
+
+def _searched(job, model):
+    """What was found for this model and these data, or None."""
+    path = job.search_path(model)
+    found = records.read(path)
+    if found and found.get("fingerprint", job.fingerprint) != job.fingerprint:
+        raise ValueError(f"{path} is about other data; --search --again replaces it")
+    return found
 
 
 def _candidates(job, model):
@@ -238,18 +269,24 @@ def _begin(job, row, model, settings, again):
         "data": job.protocol.facts() | {"fingerprint": job.fingerprint},
         "runs": [],
     }
+    record = json.loads(json.dumps(record))  # as it will be read again
     old = records.read(job.record_path(row))
     if old is None or again:
         return record
-    for key, value in record.items():
-        if key != "runs" and old[key] != value:
-            raise ValueError(f"{job.record_path(row)} has {key} {old[key]!r}, now it is {value!r}; --again replaces it")
+    free = {"runs", "settings"}
+    pairs = [(key, old[key], value) for key, value in record.items() if key not in free]
+    keys = (old["settings"].keys() | record["settings"].keys()) - {"device"}
+    pairs += [(key, old["settings"].get(key), record["settings"].get(key)) for key in sorted(keys)]
+    for key, then, value in pairs:
+        if then != value:
+            raise ValueError(f"{job.record_path(row)} has {key} {then!r}, now it is {value!r}; --again replaces it")
     return old
 
 
 def _run(job, row, model_name, settings, seed, validate_only=False):
     """Train (or fit in closed form) and score once; an interrupted training is taken up where it was."""
     model, folder = make(model_name, job.protocol.task, seed, settings), job.folder(row, seed)
+    _forget_peak()
     parts, started, used = job.protocol.parts(seed), time.time(), time.process_time()
     resumed = (folder / "checkpoint.pt").exists()
     job.protocol.fit(model, parts, {"checkpoint": folder, "resume": True, "progress": job.progress})
@@ -261,13 +298,18 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
         found["validation"] = [round(line[metric], 5) for line in history if metric in line]
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model.pt")
-    (folder / "checkpoint.pt").unlink(missing_ok=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)
     found |= {"seconds": round(time.time() - started, 1), "peak_gb": round(peak, 2)}
     found["processor_seconds"] = round(time.process_time() - used, 1)  # of all threads, whatever else runs
     if resumed:
         found["resumed"] = "seconds count from the last interruption"
-    return found | records.provenance(job.device)
+    return found | records.provenance(job.device if history else "cpu")
+
+
+def _forget_peak():
+    """Count the process's largest memory from here on, where the system can (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _study(job, name, rows, seed, settings, again, say):
@@ -275,6 +317,8 @@ def _study(job, name, rows, seed, settings, again, say):
     path, parts, models = job.record_path("study"), job.protocol.parts(seed), {}
     record = _begin(job, "study", name, settings, again)
     if "found" in record:
+        if record["seed"] != seed:
+            raise ValueError(f"{path} has seed {record['seed']}, now it is {seed}; --again replaces it")
         return record["found"]
     for row, (model, own) in rows.items():
         known = None if settings else records.read(records.path_of(job.out, "links", job.dataset, job.scale, row))
@@ -289,31 +333,36 @@ def _study(job, name, rows, seed, settings, again, say):
             run = {"checkpoint": file.parent, "resume": True, "progress": job.progress}
             models[row] = job.protocol.fit(fresh, parts, run)
             fresh.save(file)
+            (file.parent / "checkpoint.pt").unlink(missing_ok=True)
         say(f"  {row}: ready")
     record |= {"seed": seed, "found": study(name, models, parts)} | records.provenance(job.device)
     records.write(path, record)
     return record["found"]
 
 
-def _search(job, row, model, own, seed, say):
+def _search(job, row, model, given, seed, again, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
     path = job.search_path(model)
-    tried = (records.read(path) or {"tried": []})["tried"]
+    known = None if again else _searched(job, model)
+    epochs, tried = _settings(job, given)["epochs"], known["tried"] if known else []
+    if known and (known["epochs"], tried[0]["seed"]) != (epochs, seed):
+        then = f"{known['epochs']} epochs and seed {tried[0]['seed']}"
+        raise ValueError(f"{path} was begun with {then}, now it is {epochs} and {seed}; --again replaces it")
     for n, change in enumerate(_candidates(job, model)):
         if n < len(tried):
             continue
-        settings = _settings(job, model, dict(change) | own)
+        settings = _settings(job, given | dict(change))
         run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
         if "epochs" not in run:
             return  # one formula, nothing to choose
         keep = ("metrics", "best_epoch", "epochs", "seconds", "processor_seconds", "code", "machine", "date")
         tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep})
-        shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
         values = [trial["metrics"][job.protocol.metric] for trial in tried]
         best = values.index((max if job.protocol.larger else min)(values))
         record = {"model": model, "dataset": job.dataset, "metric": f"validation {job.protocol.metric}", "best": best}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records.write_plain(path, record | {"epochs": settings["epochs"], "tried": tried})
+        record |= {"fingerprint": job.fingerprint, "epochs": epochs, "tried": tried}
+        records.write_plain(path, record)
+        shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
         say(f"  {row}: {change or 'defaults'}: {job.protocol.metric} {values[-1]:.4f}, {run['seconds']:.0f} s")
 
 
@@ -322,4 +371,6 @@ def _table(job, rows):
     table = records.beside_paper(found, job.dataset, job.protocol.metrics, list(rows))
     if job.simulated:
         table.attrs["note"] = "The data is simulated: these numbers say nothing about the paper's."
+    elif job.partial:
+        table.attrs["note"] = f"{job.partial}: the paper's figures are about other data."
     return table

@@ -2,12 +2,22 @@
 
 import dataclasses
 import itertools
+import zlib
 
+import numpy as np
 import torch
 
 from .fit import FitConfig, Training, fit, save_atomically
 
 LAYER = ("beta", "modulate", "endogenous")
+
+
+def digest(arrays):
+    """A checksum of arrays and their shapes, equal for equal ones."""
+    found = 0
+    for x in map(np.ascontiguousarray, arrays):
+        found = zlib.crc32(f"{x.dtype}{x.shape}".encode() + x.tobytes(), found)
+    return found
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -37,10 +47,17 @@ class Estimator(Training):
             self.model_ = self._model(**sizes)
         return self.model_
 
-    def _train(self, task, data, run):
-        """Train with this estimator's settings; ``run`` says how the run is kept (see :class:`FitConfig`)."""
+    def _train(self, task, data, run, seen=()):
+        """Train with this estimator's settings; ``run`` says how the run is kept (see :class:`FitConfig`).
+
+        ``seen`` are arrays that tell one dataset from another: a run is taken up with the same settings and data only.
+        """
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(Training)}
-        self.result_ = fit(self.model_, task, data, FitConfig(**settings, **run))
+        about = None
+        if run.get("checkpoint") is not None:
+            own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in settings}
+            about = {"model": type(self).__name__, "data": digest(seen)} | own
+        self.result_ = fit(self.model_, task, data, FitConfig(**settings, **run, about=about))
         self.model_.eval()
         return self
 

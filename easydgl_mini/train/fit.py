@@ -89,12 +89,16 @@ class FitConfig(Training):
         A progress bar on stderr; by default only where stderr is a terminal (so never in a stored notebook).
     log : path, optional
         CSV with one row per epoch; ``log.csv`` in the checkpoint folder by default.
+    about : dict, optional
+        What else the run depends on, such as the model's settings and the data: a checkpoint about something else is
+        refused.
     """
 
     checkpoint: str | os.PathLike | None = None
     resume: bool = False
     progress: bool | None = None
     log: str | os.PathLike | None = None
+    about: dict | None = None
 
 
 @dataclasses.dataclass
@@ -311,8 +315,11 @@ class _Run:
             return
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         for name, value in self.settings().items():
-            if state["settings"][name] != value:
-                raise ValueError(f"{name} is {value!r}, but {self.path} was made with {state['settings'][name]!r}")
+            old = state["settings"].get(name)
+            if old != value:
+                raise ValueError(
+                    f"{name} is {value!r:.80}, but {self.path} was made with {old!r:.80}; delete it to start"
+                )
         if state["world"] != self.world:
             raise ValueError(f"{self.path} was made by {state['world']} processes, got {self.world}")
         self.epoch, self.history = state["epoch"], state["history"]
@@ -329,7 +336,8 @@ class _Run:
     def settings(self):
         """What has to be the same for a resumed run to be the same run."""
         free = {"epochs", "patience", "device"}
-        return {f.name: getattr(self.config, f.name) for f in dataclasses.fields(Training) if f.name not in free}
+        own = {f.name: getattr(self.config, f.name) for f in dataclasses.fields(Training) if f.name not in free}
+        return (self.config.about or {}) | own
 
     def random_states(self):
         state = [torch.get_rng_state()]
@@ -383,7 +391,7 @@ def save_atomically(state, path):
 def write_atomically(content, path):
     """Write bytes to a file beside ``path``, wait until they are on the disk, and put it in ``path``'s place."""
     path = Path(path)
-    draft = path.with_name(path.name + ".tmp")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may write the same file
     with open(draft, "wb") as file:
         file.write(content)
         file.flush()

@@ -95,7 +95,8 @@ class Recommender(Estimator):
             raise ValueError("data has no user with two events, so there is nothing to learn")
         self._start(train)
         self._remember(data)
-        return self._train(self._task(), (Windows(train, self.max_len, self.time_unit, self.sampling), valid), run)
+        windows = Windows(train, self.max_len, self.time_unit, self.sampling)
+        return self._train(self._task(), (windows, valid), run, (train.user, train.item, train.time))
 
     def predict(self, history, at):
         """Scores of all items at a time; higher is likelier, ``softmax`` makes them probabilities.

@@ -24,6 +24,7 @@ def naming_loss(h, table, bias, target, weight):
     target : int tensor, shape (n,)
         The items to be named.
     weight : tensor, shape (n,)
+        Of each row; gets no gradient.
 
     Returns
     -------

@@ -89,7 +89,8 @@ class Classifier(Estimator):
             self.result_ = FitResult([], 0, None, "closed form")
             self.model_.eval()
             return self
-        return self._train(self._task(), (train, valid or None), run)
+        ends = data.graph.edges()
+        return self._train(self._task(), (train, valid or None), run, (*ends, features, labels, step))
 
     def predict(self, data, at=None):
         """Probabilities of the classes, (N, C).

@@ -94,7 +94,7 @@ class Forecaster(Estimator):
             ``checkpoint``, ``resume``, ``progress``, ``log``: see :class:`FitConfig`. A model without parameters has
             no run to keep.
         """
-        self.origin = str(getattr(data, "origin", None) or self.origin)
+        self.origin, self.sizes_ = str(getattr(data, "origin", None) or self.origin), {}
         readings, times = self._check(data)
         first, second, _ = self.parts(len(times))
         steps = np.diff(times)
@@ -109,7 +109,8 @@ class Forecaster(Estimator):
         prepared = self.model_.prepare(readings, times)
         train = _Part(*prepared, *_limits(first, self.window))
         valid = _Part(*prepared, *_limits(second, self.window))
-        return self._train(self._task(), (train, valid if valid.count > 0 else None), run)
+        valid = valid if valid.count > 0 else None
+        return self._train(self._task(), (train, valid), run, (*data.graph.edges(), readings, times))
 
     def parts(self, length):
         """Slices of training, validation and test readings among ``length``."""
@@ -575,7 +576,7 @@ class _TrafficTask(_Task):
         if self.settings.gamma and self.settings.regulariser == "tpple":
             parts["tpple"] = model.tpple(train, now, state, last, masked) * masked.numel(), masked.numel()
         elif self.settings.gamma:  # the same roads one step later
-            later = model(train, now, train.times[now] + (steps + 1) * model.minutes)[1][0]
+            later = model(train, now, train.times[now] + (steps + 1) * model.minutes, labels, masked)[1][0]
             pair = torch.stack([h, later], 1)
             parts["smoothness"] = smoothness(pair) * len(ids), len(ids)
         return parts
