@@ -145,10 +145,16 @@ def test_every_random_window_has_the_same_chance():
     assert pieces.take(torch.tensor([1]), 0, 0).item.tolist() == [[-1, 0, 1, 2]]
 
 
-def test_random_sampling_trains_the_same_in_any_batching_of_users(tiny):
+def test_random_sampling_depends_on_seed_epoch_and_user_alone(tiny):
     settings = {"dim": 8, "epochs": 2, "max_len": 6, "sampling": "random", "dropout": 0.0, "num_clusters": 2}
     one, two = (LinkPredictor(**settings).fit(tiny) for _ in range(2))
     assert one.result_.history == two.result_.history
+    model, pieces = one.model_, Windows(tiny, 6, 1.0, "random")
+    both = [one._task().rows(model, pieces, ids, 5, 3) for ids in (torch.arange(9), torch.tensor([7, 2]))]
+    (rows, hidden), (some, also) = both  # in a batch of nine, and of two in another order
+    assert torch.equal(rows.item[[7, 2]], some.item) and torch.equal(hidden[[7, 2]], also)
+    other = pieces.take(torch.arange(9), 5, 4)
+    assert not torch.equal(rows.time, other.time)
     assert LinkPredictor(**(settings | {"sampling": "all"})).fit(tiny).result_.history != one.result_.history
     with pytest.raises(ValueError, match="sampling must be one of all, random, got 'some'"):
         LinkPredictor(sampling="some")

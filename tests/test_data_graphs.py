@@ -629,6 +629,22 @@ def test_plain_pickles_of_every_protocol(protocol):
         assert one.dtype == two.dtype
 
 
+def test_what_is_shared_is_made_once():
+    """Ten references to ten references to …: 10^18 ends in two hundred bytes, none of which may be walked twice."""
+    value = [MATRIX]
+    for _ in range(18):
+        value = [value] * 10
+    got = load_arrays(pickle.dumps(value))
+    for _ in range(18):
+        assert len(got) == 10 and got[0] is got[9]
+        got = got[3]
+    np.testing.assert_array_equal(got[0], MATRIX)
+    value = []
+    value.append((1, value))
+    with pytest.raises(DataError, match="containers inside containers without end"):
+        load_arrays(pickle.dumps(value))
+
+
 def python_2(ids, matrix):
     """What Python 2's cPickle writes for [ids, id to index, matrix] with protocol 2: byte strings throughout."""
 

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -170,9 +171,17 @@ def test_larger_can_be_better():
 
 
 def test_cosine_schedule_ends_at_zero():
-    still = trained(epochs=2, schedule="cosine", valid=False)[1]
-    rate = FitConfig(epochs=2, schedule="cosine")
-    assert rate.schedule == "cosine" and not same(still, trained(epochs=2, valid=False)[1])
+    rates = {}
+    for schedule in ("cosine", "constant"):
+        config = FitConfig(epochs=4, schedule=schedule, lr=0.1, batch_size=50)
+        run = sys.modules["easydgl_mini.train.fit"]._Run(net(), Task(), config, 0, 1, torch.device("cpu"))
+        rates[schedule] = []
+        for _ in range(4):
+            rates[schedule].append(run.optimiser.param_groups[0]["lr"])
+            run.train_epoch(data()[0])
+    half = math.sqrt(0.5)
+    np.testing.assert_allclose(rates["cosine"], [0.1, 0.05 * (1 + half), 0.05, 0.05 * (1 - half)])
+    assert run.optimiser.param_groups[0]["lr"] == 0.1 and rates["constant"] == [0.1] * 4
 
 
 def test_bf16_trains():

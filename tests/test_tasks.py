@@ -19,7 +19,7 @@ from easydgl_mini.train import (
     ndcg,
     rank_of,
 )
-from easydgl_mini.train.link import item_clusters, link_tpple, windows
+from easydgl_mini.train.link import Windows, item_clusters, link_tpple, windows
 from easydgl_mini.train.traffic import HORIZONS
 
 LINK = {"dim": 16, "epochs": 1, "num_clusters": 4, "calendar": "hours", "origin": "2024-01-01", "batch_size": 64}
@@ -368,6 +368,35 @@ def test_rank_wants_one_event_of_each_user(link, bazaar):
         link.rank(history, bazaar.events)
 
 
+def test_the_link_objective_by_hand(bazaar):
+    """The mean over histories of the mean over each one's hidden items, less γ times TPPLE."""
+    model = LinkPredictor(**LINK | {"gamma": 0.3, "mask_rate": 0.4, "dropout": 0.0, "max_len": 12})
+    model._start(bazaar.events)
+    net, task, pieces, ids = model.model_.eval(), model._task(), Windows(bazaar.events, 12), torch.tensor([4, 9, 30])
+    parts = task.loss(net, pieces, ids, 7, 2)
+    rows, hidden = task.rows(net, pieces, ids, 7, 2)
+    h, _, state = net.encode(rows, hidden)
+    each = []
+    for n in range(3):
+        places = hidden[n].nonzero()[:, 0].tolist()
+        names = [-net.scores(h[n, j]).log_softmax(-1)[rows.item[n, j]] for j in places]
+        each.append(sum(names) / len(names))
+    assert len(set(hidden.sum(1).tolist())) > 1  # else a mean over all items would be the same
+    torch.testing.assert_close(parts["loss"][0], sum(each))
+    assert parts["loss"][1] == 3 and task.terms == {"loss": 1.0, "tpple": -0.3}
+    value, count = parts["tpple"]
+    torch.testing.assert_close(value / count, link_tpple(net.encoder, state, rows))
+
+
+def test_likelihoods_are_raised_and_movement_is_lowered():
+    """Training lowers loss + Σ weight × term."""
+    for cls in (LinkPredictor, NodeClassifier, TrafficForecaster):
+        assert cls(gamma=0.3)._task().terms["tpple"] == -0.3
+    for cls in (LinkPredictor, TrafficForecaster):
+        terms = cls(gamma=0.3, regulariser="smoothness")._task().terms
+        assert terms["smoothness"] == 0.3 and "tpple" not in terms
+
+
 def test_smoothness_is_an_alternative(bazaar):
     model = LinkPredictor(**LINK, regulariser="smoothness").fit(bazaar.events)
     assert model.result_.history[0]["train_smoothness"] > 0
@@ -666,6 +695,18 @@ def test_road_bad_input(road, freeway):
     uneven[5:] += 2
     with pytest.raises(ValueError, match=r"evenly spaced.*times\[5\] is 27.0"):
         TrafficForecaster(**ROAD).fit(SimpleNamespace(graph=freeway.graph, readings=freeway.readings, times=uneven))
+
+
+def test_road_smoothness_is_about_time_not_masking(freeway, monkeypatch):
+    """Both forecasts that are compared are of the same masked roads."""
+    model = TrafficForecaster(**ROAD, regulariser="smoothness", mask_rate=0.5).fit(freeway)
+    task, part, seen = model._task(), _part(model, freeway, 400), []
+    forward = type(model.model_).forward
+    monkeypatch.setattr(type(model.model_), "forward", lambda net, *args: seen.append(args) or forward(net, *args))
+    task.loss(model.model_, part, torch.arange(3), 0, 0)
+    (_, now, at, labels, masked), (_, then, later, known, hidden) = seen
+    assert torch.equal(now, then) and torch.equal(later - at, torch.full_like(at, 5.0)) and masked.any()
+    assert torch.equal(labels, known) and torch.equal(masked, hidden)
 
 
 def test_road_smoothness_and_detach_train(freeway):
