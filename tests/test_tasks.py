@@ -343,6 +343,35 @@ def test_louder_items_are_the_same_as_longer_embeddings(bazaar):
         LinkPredictor(item_scale=0)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_relative_clock_does_not_know_the_year(causal):
+    """Counted back from the newest position, or forward from the oldest for who may not know the newest."""
+    nets = {}
+    for clock in ("absolute", "relative"):
+        nets[clock] = LinkPredictor(**LINK | {"calendar": None}, clock=clock, causal=causal)
+        nets[clock]._build(num_items=9, num_clusters=4)
+    nets["relative"].model_.load_state_dict(nets["absolute"].model_.state_dict())
+    absolute, relative = (nets[clock].model_.eval() for clock in ("absolute", "relative"))
+    log = em.EventLog([0] * 4 + [1] * 2, [3, 1, 4, 1, 5, 6], [2.0, 2.5, 7.0, 7.0, 1.0, 9.0], num_items=9)
+    with torch.no_grad():
+        rows = log.histories(5)  # both histories are padded
+        later = dataclasses.replace(rows, time=torch.where(rows.mask, rows.time + 1e4, 0.0))
+        start = torch.tensor([[2.0], [1.0]] if causal else [[7.0], [9.0]])
+        from_there = dataclasses.replace(rows, time=torch.where(rows.mask, rows.time - start, 0.0))
+        hidden = torch.zeros_like(rows.mask)
+        hidden[:, -1] = True
+        real, shown = rows.mask, relative(rows, hidden)
+        torch.testing.assert_close(shown[real], absolute(from_there, hidden)[real])
+        torch.testing.assert_close(shown[real], relative(later, hidden)[real])
+        assert (absolute(rows, hidden) - absolute(later, hidden))[real].abs().max() > 0.1
+        moved = dataclasses.replace(rows, time=rows.time + torch.tensor([0, 0, 0, 0, 1.0]))
+        before = real & (torch.arange(5) < 4)
+        change = (relative(moved, hidden) - shown)[before].abs().max()
+        assert (change < 1e-6) == causal  # the past does not know when the last event came
+    with pytest.raises(ValueError, match="clock must be 'absolute' or 'relative', got 'cuckoo'"):
+        LinkPredictor(clock="cuckoo")
+
+
 def test_a_token_speaks_with_the_mean_rate_of_all_clusters(bazaar):
     """One layer, by hand: the hidden key's weight is modulated by the mean over clusters of the query's rates."""
     net = LinkPredictor(**LINK, masking="token", num_layers=1).fit(bazaar.events).model_

@@ -19,9 +19,9 @@ The paper's supplement gives one recipe for all tasks: self-loops, batch normali
 linear map. "GCN" is its name for SGC (Wu et al., 2019), as here.
 
 Simplified here: batch normalisation takes its statistics from each process's own batch. The paper's "two hops" are
-taken at their word, so ChebyNet has three terms (DGL's ``ChebConv(k=3)``). APPNP is a layer in that recipe: what spreads
-is a linear map of the features, and the classes come after (the original spreads the classes that a perceptron of two
-layers gives).
+taken at their word, so ChebyNet has three terms (DGL's ``ChebConv(k=3)``). APPNP is a layer in that recipe: what
+spreads is a linear map of the features, and the classes come after (the original spreads the classes that a perceptron
+of two layers gives).
 
 References: Veličković et al. (2018) GAT; Hamilton et al. (2017) GraphSAGE; Wu et al. (2019) Simplifying graph
 convolutional networks; Defferrard et al. (2016) ChebyNet; Bianchi et al. (2021) Graph neural networks with

@@ -95,15 +95,28 @@ class LinkEncoder(nn.Module):
     item_scale : float
         The encoding of time has length :math:`\sqrt{d/2}` from the start, an item that is not trained yet one of about
         :math:`0.02 \sqrt{2d}`. With 1, time speaks first; with :math:`\sqrt d`, as in other transformers, items do.
+    clock : {"absolute", "relative"}
+        From where the encoded times are counted; the paper does not say. "absolute": from the data's own zero, so that
+        equal histories a year apart look different. "relative": back from the newest position of the history, the one
+        that is asked about; with ``causal``, which must not know the newest, forward from the oldest.
     **layer
         Switches of :class:`AIAAttention`: ``score``, ``beta``, ``modulate``, ``endogenous``.
     """
 
     def __init__(
-        self, item_clusters, dim=64, num_layers=2, num_heads=2, num_clusters=None, dropout=0.0, item_scale=1.0, **layer
+        self,
+        item_clusters,
+        dim=64,
+        num_layers=2,
+        num_heads=2,
+        num_clusters=None,
+        dropout=0.0,
+        item_scale=1.0,
+        clock="absolute",
+        **layer,
     ):
         super().__init__()
-        self.item_scale = item_scale
+        self.item_scale, self.clock = item_scale, clock
         item_clusters = torch.as_tensor(item_clusters, dtype=torch.int64)
         num_clusters = int(item_clusters.max()) + 1 if num_clusters is None else num_clusters
         self.register_buffer("item_clusters", item_clusters)
@@ -157,6 +170,8 @@ class LinkEncoder(nn.Module):
         clusters = torch.where(told, self.item_clusters[known], -1)
         x = self.items(known) + self.clusters(self.item_clusters[known])
         x = torch.where(told.unsqueeze(-1), x, self.token) * self.item_scale
+        if self.clock == "relative":
+            time = time - _end(time, mask, newest=not causal)
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
         keys = told
         if keep_hidden:
@@ -171,6 +186,13 @@ class LinkEncoder(nn.Module):
             x = self.norms[2 * n](x + self.dropout(out))
             x = self.norms[2 * n + 1](x + self.dropout(mixer(x)))
         return x, lam, state
+
+
+def _end(time, mask, newest):
+    """Each row's newest or oldest real time, (B, 1); 0 where there is none."""
+    sign = 1 if newest else -1
+    end = sign * torch.where(mask, sign * time, -torch.inf).amax(1, keepdim=True)
+    return torch.where(mask.any(1, keepdim=True), end, 0)
 
 
 class _GraphEncoder(nn.Module):

@@ -64,7 +64,8 @@ PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout
 FAST, SLOW, MILD = {"lr": 3e-3}, {"lr": 1e-3}, {"dropout": 0.1}
 HIDE = FAST | {"mask_rate": 0.4}
 ITEMS = HIDE | {"item_scale": 8.0}
-OWN_LINK = ({}, HIDE, ITEMS, ITEMS | {"gamma": 1e-2}, ITEMS | {"dim": 128}, ITEMS | {"num_clusters": 16})
+AGES = ITEMS | {"clock": "relative"}
+OWN_LINK = ({}, ITEMS, AGES, AGES | {"gamma": 1e-2}, AGES | {"dim": 128}, AGES | {"num_clusters": 16})
 OWN = ({}, FAST, HIDE, FAST | {"gamma": 1e-2}, FAST | {"dim": 128}, FAST | {"num_clusters": 16})
 SEARCH = {
     ("bert4rec", "link"): ({}, FAST, HIDE, HIDE | {"dropout": 0.3}, HIDE | {"dim": 128}, FAST | {"mask_rate": 0.6}),

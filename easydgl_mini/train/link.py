@@ -272,6 +272,9 @@ class LinkPredictor(Modulated, Recommender):
     item_scale : float
         How loud items are beside the encoding of time: see :class:`LinkEncoder`. Where the items of a history say more
         than its clock, √dim trains much faster.
+    clock : {"absolute", "relative"}
+        From where the encoded times are counted: see :class:`LinkEncoder`. "relative" makes answers independent of the
+        log's zero of time, and trains much faster where histories lie years apart.
     **training
         Those of :class:`Training`, :class:`Estimator` and :class:`Modulated`.
 
@@ -296,6 +299,7 @@ class LinkPredictor(Modulated, Recommender):
     regulariser: str = "tpple"
     item_clusters: list | None = None
     item_scale: float = 1.0
+    clock: str = "absolute"
 
     def __post_init__(self):
         super().__post_init__()
@@ -303,7 +307,12 @@ class LinkPredictor(Modulated, Recommender):
             self.item_clusters = [int(k) for k in self.item_clusters]
         if not (np.isfinite(self.item_scale) and self.item_scale > 0):
             raise ValueError(f"item_scale must be a positive number, got {self.item_scale!r}")
-        for name, allowed in (("regulariser", ("tpple", "smoothness")), ("masking", ("cam", "token"))):
+        choices = {
+            "regulariser": ("tpple", "smoothness"),
+            "masking": ("cam", "token"),
+            "clock": ("absolute", "relative"),
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}")
 
@@ -365,6 +374,7 @@ class _LinkModel(nn.Module):
             num_clusters,
             settings.dropout,
             settings.item_scale,
+            settings.clock,
             **settings._layer(),
         )
         self.bias = nn.Parameter(torch.zeros(num_items))
