@@ -16,7 +16,8 @@ def digest(arrays):
     """A checksum of arrays and their shapes, equal for equal ones."""
     found = 0
     for x in map(np.ascontiguousarray, arrays):
-        found = zlib.crc32(f"{x.dtype}{x.shape}".encode() + x.tobytes(), found)
+        found = zlib.crc32(f"{x.dtype}{x.shape}".encode(), found)
+        found = zlib.crc32(x.reshape(-1).view(np.uint8), found)
     return found
 
 
