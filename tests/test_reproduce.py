@@ -260,6 +260,9 @@ def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
         tiny(tmp_path, rows=["sasrec"], search=True, epochs=1)
     tiny(tmp_path, rows=["sasrec"], search=True, epochs=1, again=True)
     assert [trial["epochs"] for trial in json.loads(path.read_text())["tried"]] == [1, 1]
+    monkeypatch.setattr(run, "PLAIN", ({"lr": 0.02}, {"lr": 0.01}))
+    with pytest.raises(ValueError, match="tried {'lr': 0.0}, now it would be {'lr': 0.02}; --again"):
+        tiny(tmp_path, rows=["sasrec"], search=True, epochs=1)
     path.write_text(json.dumps(record | {"fingerprint": "of another file"}))
     for search in (True, False):
         with pytest.raises(ValueError, match="is about other data"):

@@ -349,6 +349,9 @@ def _search(job, row, model, given, seed, again, say):
     if known and (known["epochs"], tried[0]["seed"]) != (epochs, seed):
         then = f"{known['epochs']} epochs and seed {tried[0]['seed']}"
         raise ValueError(f"{path} was begun with {then}, now it is {epochs} and {seed}; --again replaces it")
+    for trial, change in zip(tried, _candidates(job, model), strict=False):
+        if trial["settings"] != dict(change):
+            raise ValueError(f"{path} tried {trial['settings']}, now it would be {dict(change)}; --again replaces it")
     for n, change in enumerate(_candidates(job, model)):
         if n < len(tried):
             continue
