@@ -61,14 +61,14 @@ def variants(kind):
 
 
 PLAIN = ({}, {"lr": 3e-3}, {"lr": 3e-4}, {"dropout": 0.3}, {"lr": 3e-3, "dropout": 0.3}, {"lr": 3e-3, "dim": 128})
-FAST, SLOW, MILD = {"lr": 3e-3}, {"lr": 1e-3}, {"dropout": 0.1}
+FAST, SLOW, MILD, MORE = {"lr": 3e-3}, {"lr": 1e-3}, {"dropout": 0.1}, {"mask_rate": 0.4}
 HIDE = FAST | {"mask_rate": 0.4}
 ITEMS = HIDE | {"item_scale": 8.0}
 AGES = ITEMS | {"clock": "relative"}
 OWN_LINK = ({}, ITEMS, AGES, AGES | {"gamma": 1e-2}, AGES | {"dim": 128}, AGES | {"num_clusters": 16})
 OWN = ({}, FAST, HIDE, FAST | {"gamma": 1e-2}, FAST | {"dim": 128}, FAST | {"num_clusters": 16})
 SEARCH = {
-    ("bert4rec", "link"): ({}, FAST, HIDE, HIDE | {"dropout": 0.3}, HIDE | {"dim": 128}, FAST | {"mask_rate": 0.6}),
+    ("bert4rec", "link"): ({}, HIDE, MORE, MORE | {"dropout": 0.3}, MORE | {"dim": 128}, {"mask_rate": 0.6}),
     ("ctsma", "link"): OWN_LINK,
     ("easydgl", "link"): OWN_LINK,
     ("easydgl", "node"): OWN,
