@@ -75,6 +75,18 @@ def test_last_value_by_hand():
     assert ahead.numpy() == pytest.approx(data.readings[-1], abs=1e-3)
 
 
+def test_a_second_fit_forgets_the_first_ones_roads():
+    data, estimator = roads(), REGISTRY["last_value"]("traffic").fit(roads())
+    data.readings[-1] = np.arange(51.0, 51 + N)
+    kept = (data.graph.src < N - 1) & (data.graph.dst < N - 1)
+    graph = em.TemporalGraph(data.graph.src[kept], data.graph.dst[kept], N - 1)
+    fewer = SimpleNamespace(graph=graph, readings=data.readings[:, :-1], times=data.times)
+    with pytest.raises(ValueError, match=f"must have the {N} roads of the training data"):
+        estimator.predict(fewer, at=data.times[-1] + 5)
+    again = estimator.fit(fewer).predict(fewer, at=data.times[-1] + 5)
+    assert again.shape == (N - 1,) and again.numpy() == pytest.approx(data.readings[-1, :-1], abs=1e-3)
+
+
 def test_historical_average_is_by_time_of_week_where_covered_else_of_day():
     """Eight training days from a Monday. A Monday is averaged over two of them, a Tuesday stands alone."""
     data = roads(10 * 288)

@@ -420,6 +420,8 @@ def test_a_study_takes_the_models_of_the_table_as_they_are(tmp_path, monkeypatch
     monkeypatch.setattr(run, "study", lambda name, models, parts: {"waves": models["gsimc"].num_waves})
     assert tiny(tmp_path, "recall", seeds=(1,)) == {"waves": 7}
     assert made[-1][3]["num_waves"] == 7
+    with pytest.raises(ValueError, match="has seed 1, now it is 2; --again"):
+        tiny(tmp_path, "recall", seeds=(2,))
 
 
 class Filed:
