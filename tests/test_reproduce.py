@@ -256,10 +256,14 @@ def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
         tiny(tmp_path, rows=["sasrec"], seeds=(2,))
     tiny(tmp_path, rows=["sasrec"], search=True)
     assert [trial["metrics"]["ndcg@10"] for trial in json.loads(path.read_text())["tried"]] == values
-    with pytest.raises(ValueError, match="begun with 2 epochs and seed 1, now it is 1 and 1; --again"):
+    with pytest.raises(ValueError, match="begun with {'epochs': 2, 'seed': 1}, now it is {'epochs': 1, 'seed': 1}"):
         tiny(tmp_path, rows=["sasrec"], search=True, epochs=1)
+    with pytest.raises(ValueError, match="'precision': 'bf16'}; --again"):
+        tiny(tmp_path, rows=["sasrec"], search=True, precision="bf16")
+    tiny(tmp_path, rows=["sasrec"], search=True, epochs=1, precision="bf16", again=True)
+    lower = json.loads(path.read_text())
+    assert [trial["epochs"] for trial in lower["tried"]] == [1, 1] and lower["given"] == {"precision": "bf16"}
     tiny(tmp_path, rows=["sasrec"], search=True, epochs=1, again=True)
-    assert [trial["epochs"] for trial in json.loads(path.read_text())["tried"]] == [1, 1]
     monkeypatch.setattr(run, "PLAIN", ({"lr": 0.02}, {"lr": 0.01}))
     with pytest.raises(ValueError, match="tried {'lr': 0.0}, now it would be {'lr': 0.02}; --again"):
         tiny(tmp_path, rows=["sasrec"], search=True, epochs=1)
@@ -560,7 +564,7 @@ def test_what_is_recorded_is_sound(path):
         return
     assert record["model"] in REGISTRY
     if search := records.read(path.parent / "search" / path.name):  # what was found best is what was run
-        best = search["tried"][search["best"]]["settings"]
+        best = search["tried"][search["best"]]["settings"] | search.get("given", {})
         assert {key: record["settings"].get(key) for key in best} == best
     seeds = [run["seed"] for run in record["runs"]]
     assert seeds and len(set(seeds)) == len(seeds) and set(seeds) <= set(records.SEEDS)

@@ -37,6 +37,7 @@ def add_parser(commands, raw):
     sub.add_argument("--preset", choices=("paper", "release"), default="paper", help="traffic: as printed, or released")
     sub.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     sub.add_argument("--epochs", type=int, help="at most so many")
+    sub.add_argument("--precision", choices=("fp32", "bf16"), help="of matrix products in training")
     sub.add_argument(
         "--out", metavar="DIR", help="folder of the records (book/results at --scale full, else in --work)"
     )
@@ -52,8 +53,9 @@ def run(arguments):
     settings = {name: getattr(arguments, name) for name in names}
     for name in ("rows", "seeds"):
         settings[name] = settings[name] and [one for part in settings[name] for one in part]
-    if arguments.epochs is not None:
-        settings["epochs"] = arguments.epochs
+    for name in ("epochs", "precision"):
+        if getattr(arguments, name) is not None:
+            settings[name] = getattr(arguments, name)
     found = reproduce(arguments.table, **settings)
     print(json.dumps(found, indent=1) if isinstance(found, dict) else found.to_string())
     if note := getattr(found, "attrs", {}).get("note"):

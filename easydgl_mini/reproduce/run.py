@@ -346,9 +346,12 @@ def _search(job, row, model, given, seed, again, say):
     path = job.search_path(model)
     known = None if again else _searched(job, model)
     epochs, tried = _settings(job, given)["epochs"], known["tried"] if known else []
-    if known and (known["epochs"], tried[0]["seed"]) != (epochs, seed):
-        then = f"{known['epochs']} epochs and seed {tried[0]['seed']}"
-        raise ValueError(f"{path} was begun with {then}, now it is {epochs} and {seed}; --again replaces it")
+    fixed = {key: value for key, value in given.items() if key != "epochs"}
+    now = {"epochs": epochs, "seed": seed} | fixed
+    if known:
+        then = {"epochs": known["epochs"], "seed": tried[0]["seed"]} | known.get("given", {})
+        if then != now:
+            raise ValueError(f"{path} was begun with {then}, now it is {now}; --again replaces it")
     for trial, change in zip(tried, _candidates(job, model), strict=False):
         if trial["settings"] != dict(change):
             raise ValueError(f"{path} tried {trial['settings']}, now it would be {dict(change)}; --again replaces it")
@@ -364,7 +367,7 @@ def _search(job, row, model, given, seed, again, say):
         values = [trial["metrics"][job.protocol.metric] for trial in tried]
         best = values.index((max if job.protocol.larger else min)(values))
         record = {"model": model, "dataset": job.dataset, "metric": f"validation {job.protocol.metric}", "best": best}
-        record |= {"fingerprint": job.fingerprint, "epochs": epochs, "tried": tried}
+        record |= {"fingerprint": job.fingerprint, "epochs": epochs, "given": fixed, "tried": tried}
         records.write_plain(path, record)
         shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
         say(f"  {row}: {change or 'defaults'}: {job.protocol.metric} {values[-1]:.4f}, {run['seconds']:.0f} s")

@@ -2,7 +2,7 @@ r"""The loss of naming one item among all, without a table of all scores (chapte
 
 import torch
 
-CHUNK = 1 << 21  # scores held at once, about
+CHUNK = 1 << 20  # scores held at once, about
 
 
 def naming_loss(h, table, bias, target, weight):
@@ -51,9 +51,8 @@ class _Naming(torch.autograd.Function):
             for part in torch.arange(len(h), device=h.device).split(max(CHUNK // len(table), 1)):
                 x, w, named = h[part].to(low), weight[part], target[part].unsqueeze(1)
                 scores = (x @ small.T).to(bias.dtype).add_(bias)  # (m, items)
-                top, best = scores.max(1, keepdim=True)
-                p = scores.softmax(1)
-                total = total + w @ (top - scores.gather(1, named) - p.gather(1, best).log()).squeeze(1)
+                top, p = scores.amax(1, keepdim=True), scores.softmax(1)
+                total = total + w @ (top - scores.gather(1, named) - p.amax(1, keepdim=True).log()).squeeze(1)
                 p.scatter_add_(1, named, -torch.ones_like(top))  # now the scores' gradient, but for w
                 d_bias.addmv_(p.T, w)
                 p, w = p.to(low), w.unsqueeze(1)
