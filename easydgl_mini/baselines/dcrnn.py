@@ -58,13 +58,12 @@ def diffuse(walks, x, order):
     -------
     tensor, shape (…, N, (1 + W order) F)
     """
-    found = [x]
-    for walk in walks:
-        step = x
-        for _ in range(order):
-            step = walk @ step
-            found.append(step)
-    return torch.cat(found, -1)
+    reach = [torch.linalg.matrix_power(walk, k) for walk in walks for k in range(1, order + 1)]
+    if not reach:
+        return x
+    wide = x.movedim(-2, 0)  # (N, …, F): one large product instead of many small ones
+    far = (torch.cat(reach) @ wide.flatten(1)).view(-1, *wide.shape)
+    return torch.cat([x.to(far), *far.movedim(1, -2)], -1)
 
 
 class DiffusionConv(nn.Module):
