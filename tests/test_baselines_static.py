@@ -309,6 +309,11 @@ def test_a_user_is_the_mean_of_what_is_told():
     assert torch.equal(h[0, 2], model(rows([[-1, 4, 5, 0]]), hidden)[0, 2])  # what is hidden is not told
     torch.testing.assert_close(model.scores(h[0, 2]), h[0, 2] @ model.items.weight.T + model.bias)
     assert (model(rows([[-1, -1, -1, -1]]), hidden) == 0).all()
+    other = {name: x.clone() for name, x in model.state_dict().items()}
+    other["dst"] = torch.tensor([2, 3, 0, 1])
+    model.load_state_dict(other)  # the edges that were loaded are the ones that count
+    z = model.encoder(em.TemporalGraph(other["src"], other["dst"], 6, weights=model.weights), model.items.weight)
+    torch.testing.assert_close(model(rows([[-1, 4, 2, 0]]), hidden)[0, 2], (z[4] + z[0]) / 2)
 
 
 def test_one_softmax_per_window_is_the_loss_of_each_position():

@@ -249,6 +249,18 @@ class StaticItems(ItemModel):
         for name in ("src", "dst"):
             self.register_buffer(name, torch.zeros(num_edges, dtype=torch.int64))
         self.register_buffer("weights", torch.ones(num_edges))
+        self._graph = None
+
+    @property
+    def graph(self):
+        """The item graph, made once: then its edges are sorted once, not in every step."""
+        if self._graph is None or self._graph.device != self.src.device:
+            self._graph = TemporalGraph._trusted(self.src, self.dst, len(self.bias), weights=self.weights)
+        return self._graph
+
+    def _load_from_state_dict(self, *args):
+        self._graph = None  # other edges may be coming
+        super()._load_from_state_dict(*args)
 
     def forward(self, rows, hidden):
         """The user at every position, (B, T, dim): what names a hidden item is the mean of all told ones."""
@@ -256,9 +268,8 @@ class StaticItems(ItemModel):
 
     def user(self, rows, hidden):
         """Mean embedding of the items that are told, (B, dim); zero without any."""
-        graph = TemporalGraph._trusted(self.src, self.dst, len(self.bias), weights=self.weights)
         told = (rows.mask & ~hidden).unsqueeze(-1)
-        x = self.encoder(graph, self.items.weight)[rows.item.clamp_min(0)] * told
+        x = self.encoder(self.graph, self.items.weight)[rows.item.clamp_min(0)] * told
         return x.sum(1) / told.sum(1).clamp_min(1)
 
 

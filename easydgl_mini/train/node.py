@@ -437,8 +437,10 @@ def graph_of(snapshot):
 
 
 def with_loops(graph):
-    """The graph and an edge of weight one from every node to itself; times are left out."""
-    own = torch.arange(graph.num_nodes, device=graph.device)
-    weights = None if graph.weights is None else torch.cat([graph.weights, graph.weights.new_ones(len(own))])
-    ends = torch.cat([graph.src, own]), torch.cat([graph.dst, own])
-    return TemporalGraph._trusted(*ends, graph.num_nodes, weights=weights)
+    """The graph and an edge of weight one from every node to itself; times are left out. Kept with the graph."""
+    if "_looped" not in graph.__dict__:
+        own = torch.arange(graph.num_nodes, device=graph.device)
+        weights = None if graph.weights is None else torch.cat([graph.weights, graph.weights.new_ones(len(own))])
+        ends = torch.cat([graph.src, own]), torch.cat([graph.dst, own])
+        graph.__dict__["_looped"] = TemporalGraph._trusted(*ends, graph.num_nodes, weights=weights)
+    return graph.__dict__["_looped"]
