@@ -17,6 +17,7 @@ import scipy.sparse
 import torch
 
 from . import __version__, data, graph, interpret, simulate
+from .data.files import whole_or_nothing
 from .interpret.report import METRICS
 from .reproduce import command
 
@@ -323,16 +324,6 @@ def check_out(out):
         raise ValueError(f"--out {out}: expected a file in a folder that exists and can be written to")
 
 
-def write_whole(path, text):
-    """Write a file that is there either whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def look(arguments):
     """The spectrum and the report that ``lens`` asks for."""
     truth = read("--truth", arguments.truth, "iu", 1).astype(np.int64)
@@ -377,7 +368,8 @@ def lens(arguments):
     users, (items, count), worst = table["users"].iloc[0], spectrum.vectors.shape, spectrum.residuals.max()
     ends = f"{abs(spectrum.values[0]):.4f} to {spectrum.values[-1]:.4f}"
     print(f"\n{users:,} users, {items:,} items, {count:,} frequencies from {ends}, largest residual {worst:.1e}")
-    write_whole(out, page)
+    with whole_or_nothing(out) as file:
+        file.write(page.encode())
     print(f"{out}: the table and a figure")
     for note in dict.fromkeys(str(warning.message) for warning in notes):
         print(f"easydgl-mini lens: note: {note}", file=sys.stderr)

@@ -17,7 +17,7 @@ from torch import nn
 
 import easydgl_mini as em
 from easydgl_mini.train import FitConfig, LinkPredictor, NodeClassifier, TrafficForecaster, fit
-from easydgl_mini.train.fit import CHECKPOINT, batches_of, write_atomically
+from easydgl_mini.train.fit import CHECKPOINT, batches_of
 
 
 class Net(nn.Module):
@@ -251,13 +251,14 @@ def test_no_progress_unless_asked_or_on_a_terminal(capfd, monkeypatch):
     assert out == "" and "loss=" in err and "error=" in err and "epoch=2" in err and "14/14" in err
 
 
-def test_a_torn_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(b"old", path)
+def test_a_torn_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    trained(epochs=1, checkpoint=tmp_path)
+    old = (tmp_path / CHECKPOINT).read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError):
-        write_atomically(b"new", path)
-    assert path.read_bytes() == b"old"
+        trained(epochs=2, checkpoint=tmp_path)
+    assert (tmp_path / CHECKPOINT).read_bytes() == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT, "log.csv"]  # and nothing half-written
 
 
 @pytest.mark.parametrize(

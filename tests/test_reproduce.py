@@ -331,6 +331,9 @@ def test_what_an_interrupted_run_was_about_is_checked(tmp_path):
         REGISTRY["bert4rec"]("link", **small, mask_rate=0.6).fit(log, **kept)
     with pytest.raises(ValueError, match="data is "):
         REGISTRY["bert4rec"]("link", **small).fit(log.select(log.user > 3), **kept)
+    train, valid = log.split_users((9, 1), 0)
+    with pytest.raises(ValueError, match="data is "):  # the epoch would be chosen by other users
+        REGISTRY["bert4rec"]("link", **small).fit(train, valid=valid.select(valid.user != valid.user[0]), **kept)
     with pytest.raises(ValueError, match="model is 'SASREC', but"):
         REGISTRY["sasrec"]("link", **small).fit(log, **kept)
     REGISTRY["bert4rec"]("link", **small).fit(log, **kept)
@@ -349,6 +352,37 @@ def test_part_of_a_public_file_is_said_to_be_a_part(tmp_path):
     (data / "metr-la" / "truth.npz").unlink()  # as if it were real
     table = tiny(tmp_path, "traffic", rows=["last_value"], seeds=(1,), data=data)
     assert table.attrs["note"].startswith("The public files have 34,272 rows, these ")
+    (path,) = (tmp_path / "results").glob("*.json")  # under a name that leaves room for the whole
+    many = len(em.data.load("metr-la", data).readings)
+    assert path.name == f"traffic_metr-la-{many}-rows_tiny_last_value.json"
+    assert records.read(path)["part"] == f"{many} rows" and records.read(path)["dataset"] == "metr-la"
+
+
+def test_more_seeds_of_a_record_are_trained_as_long_and_as_exactly(tmp_path):
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,), epochs=1, precision="bf16")
+    tiny(tmp_path, rows=["sasrec"], seeds=(2,))
+    assert [one["epochs"] for one in found(tmp_path)["runs"]] == [1, 1]
+    assert found(tmp_path)["settings"]["precision"] == "bf16"
+    with pytest.raises(ValueError, match="has precision 'bf16', now it is 'fp32'; --again"):
+        tiny(tmp_path, rows=["sasrec"], seeds=(3,), precision="fp32")
+    tiny(tmp_path, rows=["sasrec"], seeds=(3,), again=True)
+    assert [one["epochs"] for one in found(tmp_path)["runs"]] == [2]
+
+
+def test_what_the_book_found_serves_records_elsewhere_if_it_is_about_these_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "PLAIN", ({"lr": 0.01}, {"lr": 0.02}))
+    tiny(tmp_path, rows=["sasrec"], search=True)
+    monkeypatch.setattr(run, "BOOK", tmp_path / "results")
+    best = json.loads((path := next((tmp_path / "results" / "search").iterdir())).read_text())
+    mine = tmp_path / "mine"
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,), out=mine)
+    record = records.read(records.path_of(mine, "links", "netflix", "tiny", "sasrec"))
+    assert record["settings"]["lr"] == best["tried"][best["best"]]["settings"]["lr"]
+    path.write_text(json.dumps(best | {"fingerprint": "of another file"}))
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,), out=mine, again=True)
+    assert "lr" not in records.read(records.path_of(mine, "links", "netflix", "tiny", "sasrec"))["settings"]
+    tiny(tmp_path, rows=["sasrec"], search=True, out=mine)  # a search of one's own begins anew
+    assert len(json.loads((mine / "search" / path.name).read_text())["tried"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -522,7 +556,8 @@ def test_patent_is_split_by_its_quarters_and_has_no_illicit_class(tmp_path):
     settings = {"dataset": "patent", "data": tmp_path, "seeds": (1,), "scale": "tiny", "say": lambda text: None}
     rp.reproduce("nodes", rows=["majority", "gat"], **settings)
     majority, gat = (
-        records.read(tmp_path / ".easydgl" / "results" / f"nodes_patent_tiny_{row}.json") for row in ("majority", "gat")
+        records.read(next((tmp_path / ".easydgl" / "results").glob(f"nodes_patent-*-rows_tiny_{row}.json")))
+        for row in ("majority", "gat")
     )
     assert majority["runs"][0]["metrics"]["accuracy@97-99"] == 0.3
     for record in (majority, gat):
@@ -556,7 +591,8 @@ RESULTS = sorted((Path(__file__).parents[1] / "book" / "results").glob("*.json")
 def test_what_is_recorded_is_sound(path):
     """Named after what it is about, of clean code, seeds once each, one training per seed, rankings that can be."""
     record = records.read(path)
-    assert path == records.path_of(path.parent, record["table"], record["dataset"], record["scale"], record["row"])
+    name = records.label(record["dataset"], record.get("part", ""))
+    assert path == records.path_of(path.parent, record["table"], name, record["scale"], record["row"])
     assert not record["simulated"] and record["data"]["fingerprint"]
     if record["row"] == "study":
         assert record["found"] and record["seed"] in records.SEEDS

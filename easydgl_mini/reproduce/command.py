@@ -9,7 +9,7 @@ from .run import DATASETS, PROTOCOLS, SCALES, STUDIES, reproduce
 EXAMPLE = f"""example:
   easydgl-mini reproduce links --scale tiny --rows popularity,sasrec --seeds 1
   easydgl-mini reproduce links --dataset ml-1m --data data --scale full --rows easydgl --seeds 12345 --device cuda
-  easydgl-mini reproduce traffic --data data --scale full --preset release --search
+  easydgl-mini reproduce traffic --data data --scale full --preset release --search --epochs 10
 
 tables:
   links, nodes, traffic                       every row by name; the paper's datasets are {", ".join(DATASETS.values())}
@@ -18,7 +18,10 @@ tables:
   ties                                        what link models gain from a file's order of simultaneous events
 
 A row's record is DIR/TABLE_DATASET_SCALE_ROW.json, written after every seed. An interrupted call goes on where it was
-when it is made again. Without --data, at --scale tiny or small, raw files are simulated first, and the record says so.
+when it is made again; seeds that have a record are not run again (--out DIR keeps yours apart from the book's).
+Settings that --search found are taken from DIR/search, or else from book/results/search. Where the files are a part of
+a dataset (one week of METR-LA), the record's name says so. Without --data, at --scale tiny or small, raw files are
+simulated first, and the record says so.
 """
 
 

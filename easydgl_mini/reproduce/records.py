@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 
 from .. import __version__
+from ..data.files import whole_or_nothing
 from ..interpret.report import check_ranking_metrics
-from ..train.fit import write_atomically
 
 SEEDS = (12345, 54321, 56789, 98765, 7401)
 """The paper's five."""
@@ -47,6 +47,11 @@ def paper_figures():
     return table
 
 
+def label(dataset, part=""):
+    """A dataset's name in files, ``metr-la``; of a part of it with what the part is, ``metr-la-2016-rows``."""
+    return "-".join([dataset, *part.split()])
+
+
 def path_of(folder, table, dataset, scale, row):
     """Where the record of one row lives."""
     return Path(folder) / f"{table}_{dataset}_{scale}_{row}.json"
@@ -72,8 +77,8 @@ def write(path, record):
 
 def write_plain(path, record):
     """Write any record in one step."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically((json.dumps(record, indent=1) + "\n").encode(), path)
+    with whole_or_nothing(path) as file:
+        file.write((json.dumps(record, indent=1) + "\n").encode())
 
 
 def rename(metric):

@@ -6,13 +6,17 @@ The same code runs a chapter's small live training and a full table: only ``scal
 import contextlib
 import dataclasses
 import json
-import resource
 import shutil
 import sys
 import time
 from pathlib import Path
 
 import torch
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 from .. import data as datasets
 from ..baselines import REGISTRY
@@ -21,6 +25,8 @@ from . import records
 from .protocol import PROTOCOLS, make
 from .studies import STUDIES, study
 
+BOOK = Path("book/results")
+"""The records of the book, in a clone of its repository."""
 SCALES = {
     "tiny": {"epochs": 2, "dim": 16, "patience": 2},
     "small": {"epochs": 15, "dim": 32, "patience": 5},
@@ -95,6 +101,12 @@ class Job:
     work: Path
     progress: bool | None = None
     partial: str = ""
+    part: str = ""
+
+    @property
+    def label(self):
+        """The data's name in files: a part of a dataset is not the dataset."""
+        return records.label(self.dataset, self.part)
 
     @property
     def name(self):
@@ -103,15 +115,15 @@ class Job:
         return f"{self.table}-{self.preset}" if released else self.table
 
     def record_path(self, row):
-        return records.path_of(self.out, self.name, self.dataset, self.scale, row)
+        return records.path_of(self.out, self.name, self.label, self.scale, row)
 
     def search_path(self, model):
         table = "links" if self.table in STUDIES else self.name.removeprefix("ablations-")
-        return records.path_of(self.out / "search", table, self.dataset, self.scale, model)
+        return records.path_of(self.out / "search", table, self.label, self.scale, model)
 
     def folder(self, row, seed):
         table = "links" if self.table in STUDIES else self.name
-        return self.work / f"{table}_{self.dataset}_{self.scale}" / row / str(seed)
+        return self.work / f"{table}_{self.label}_{self.scale}" / row / str(seed)
 
 
 def reproduce(
@@ -166,7 +178,7 @@ def reproduce(
         return _study(job, table, rows, seeds[0], settings, again, say)
     todo = []  # known before the first training, so that a record that does not fit is refused at once
     for row, (model, own) in rows.items():
-        chosen = _chosen(job, model, own | settings)
+        chosen = _chosen(job, model, own | settings) | _recorded(job, row, settings, again)
         kept = {run["seed"] for run in _begin(job, row, model, chosen, again)["runs"]}
         todo += [(row, model, chosen, seed) for seed in seeds if seed not in kept]
     for n, (row, model, chosen, seed) in enumerate(todo, 1):
@@ -198,7 +210,7 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     if rows is not None and not rows:
         raise ValueError("rows must have one name or more, got none")
     work = Path(work) if work else Path(data or ".") / ".easydgl"
-    out = out or ("book/results" if scale == "full" else work / "results")
+    out = out or (BOOK if scale == "full" else work / "results")
     if data is None:
         if scale == "full":
             raise ValueError(
@@ -221,7 +233,8 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
     has, public = loaded.report.read, datasets.dataset(dataset).expect.get("rows")
     partial = f"The public files have {public:,} rows, these {has:,}" if public and has != public else ""
-    places = {"out": Path(out), "work": work, "progress": progress, "partial": partial}
+    part = f"{has} rows" if partial and not simulated else ""
+    places = {"out": Path(out), "work": work, "progress": progress, "partial": partial, "part": part}
     job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, **places)
     return job, {row: known[row] for row in rows or usual}
 
@@ -243,13 +256,20 @@ def _chosen(job, model, own):
     return _settings(job, best | own)
 
 
+def _recorded(job, row, given, again):
+    """How long and how exactly a row was trained, of its record, so that other seeds are trained alike."""
+    old = None if again else records.read(job.record_path(row))
+    keys = {"epochs", "precision"} & (old["settings"].keys() if old else set()) - given.keys()
+    return {key: old["settings"][key] for key in keys}
+
+
 def _searched(job, model):
-    """What was found for this model and these data, or None."""
+    """What was found for this model and these data, in the folder of the records or else in the book's, or None."""
     path = job.search_path(model)
-    found = records.read(path)
-    if found and found.get("fingerprint", job.fingerprint) != job.fingerprint:
+    found, known = records.read(path), records.read(BOOK / "search" / path.name)
+    if found and found["fingerprint"] != job.fingerprint:
         raise ValueError(f"{path} is about other data; --search --again replaces it")
-    return found
+    return found or (known if known and known["fingerprint"] == job.fingerprint else None)
 
 
 def _candidates(job, model):
@@ -261,6 +281,7 @@ def _begin(job, row, model, settings, again):
     record = {
         "table": job.name,
         "dataset": job.dataset,
+        "part": job.part,
         "scale": job.scale,
         "simulated": job.simulated,
         "preset": job.preset,
@@ -275,7 +296,7 @@ def _begin(job, row, model, settings, again):
     if old is None or again:
         return record
     free = {"runs", "settings"}
-    pairs = [(key, old[key], value) for key, value in record.items() if key not in free]
+    pairs = [(key, old.get(key, ""), value) for key, value in record.items() if key not in free]
     keys = (old["settings"].keys() | record["settings"].keys()) - {"device"}
     pairs += [(key, old["settings"].get(key), record["settings"].get(key)) for key in sorted(keys)]
     for key, then, value in pairs:
@@ -299,12 +320,18 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
         found["validation"] = [round(line[metric], 5) for line in history if metric in line]
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model.pt")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform != "darwin" else 2**30)
-    found |= {"seconds": round(time.time() - started, 1), "peak_gb": round(peak, 2)}
+    found |= {"seconds": round(time.time() - started, 1), "peak_gb": _peak()}
     found["processor_seconds"] = round(time.process_time() - used, 1)  # of all threads, whatever else runs
     if resumed:
         found["resumed"] = "seconds count from the last interruption"
     return found | records.provenance(job.device if history else "cpu")
+
+
+def _peak():
+    """Largest memory of the process in GB, or None where the system does not say (Windows)."""
+    if resource is None:
+        return None
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (30 if sys.platform == "darwin" else 20), 2)
 
 
 def _forget_peak():
@@ -322,7 +349,7 @@ def _study(job, name, rows, seed, settings, again, say):
             raise ValueError(f"{path} has seed {record['seed']}, now it is {seed}; --again replaces it")
         return record["found"]
     for row, (model, own) in rows.items():
-        known = None if settings else records.read(records.path_of(job.out, "links", job.dataset, job.scale, row))
+        known = None if settings else records.read(records.path_of(job.out, "links", job.label, job.scale, row))
         chosen = known["settings"] if known else _chosen(job, model, own | settings)
         fresh, file = make(model, "link", seed, chosen), job.folder(row, seed) / "model.pt"
         if file.exists():
@@ -344,7 +371,7 @@ def _study(job, name, rows, seed, settings, again, say):
 def _search(job, row, model, given, seed, again, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
     path = job.search_path(model)
-    known = None if again else _searched(job, model)
+    known = None if again or not path.exists() else _searched(job, model)
     epochs, tried = _settings(job, given)["epochs"], known["tried"] if known else []
     fixed = {key: value for key, value in given.items() if key != "epochs"}
     now = {"epochs": epochs, "seed": seed} | fixed

@@ -7,7 +7,8 @@ import zlib
 import numpy as np
 import torch
 
-from .fit import FitConfig, Training, fit, save_atomically
+from ..data.files import whole_or_nothing
+from .fit import FitConfig, Training, fit
 
 LAYER = ("beta", "modulate", "endogenous")
 
@@ -73,7 +74,8 @@ class Estimator(Training):
         params = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         state = {name: tensor.cpu() for name, tensor in self.model_.state_dict().items()}
         parts = {"class": type(self).__name__, "params": params, "sizes": self.sizes_, "extra": self.extra_}
-        save_atomically(parts | {"state": state}, path)
+        with whole_or_nothing(path) as file:
+            torch.save(parts | {"state": state}, file)
 
     @classmethod
     def load(cls, path):

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from ..data.files import whole_or_nothing
+
 CHECKPOINT = "checkpoint.pt"
 
 
@@ -294,8 +296,8 @@ class _Run:
                 "random": random,
             }
             if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                save_atomically(state, self.path)
+                with whole_or_nothing(self.path) as file:
+                    torch.save(state, file)
             self.write_log()
 
     def write_log(self):
@@ -305,7 +307,8 @@ class _Run:
             rows = csv.DictWriter(text, list(dict.fromkeys(key for row in self.history for key in row)))
             rows.writeheader()
             rows.writerows(self.history)
-            write_atomically(text.getvalue().encode(), Path(log))
+            with whole_or_nothing(log) as file:
+                file.write(text.getvalue().encode())
 
     def load(self):
         """Take up the run where its checkpoint left it; without a checkpoint, start."""
@@ -379,25 +382,3 @@ def _processes(config):
         several = True
     with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the caller's random numbers are theirs
         yield (dist.get_rank(), dist.get_world_size(), device) if several else (0, 1, device)
-
-
-def save_atomically(state, path):
-    """``torch.save`` that replaces ``path`` in one step, once everything is on the disk."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomically(buffer.getbuffer(), path)
-
-
-def write_atomically(content, path):
-    """Write bytes to a file beside ``path``, wait until they are on the disk, and put it in ``path``'s place."""
-    path = Path(path)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may write the same file
-    with open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    if os.name == "posix":  # the new name has to be on the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)

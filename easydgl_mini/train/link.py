@@ -96,7 +96,8 @@ class Recommender(Estimator):
         self._start(train)
         self._remember(data)
         windows = Windows(train, self.max_len, self.time_unit, self.sampling)
-        return self._train(self._task(), (windows, valid), run, (train.user, train.item, train.time))
+        seen = [part for log in (train, valid) if log is not None for part in (log.user, log.item, log.time)]
+        return self._train(self._task(), (windows, valid), run, seen)
 
     def predict(self, history, at):
         """Scores of all items at a time; higher is likelier, ``softmax`` makes them probabilities.
