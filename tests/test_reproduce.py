@@ -16,7 +16,7 @@ from easydgl_mini.cli import main
 from easydgl_mini.data import DATASETS
 from easydgl_mini.data.raw import write_raw
 from easydgl_mini.interpret.report import check_ranking_metrics
-from easydgl_mini.reproduce import protocol, records, run
+from easydgl_mini.reproduce import protocol, records, run, studies
 
 FIGURES = rp.paper_figures()
 
@@ -447,7 +447,47 @@ def test_studies_of_trained_models(table, tmp_path_factory):
         assert sum(line["users"] for line in whole) == seen["users"]
     if table == "perturbation":
         assert {(line["model"], line["donor"]) for line in seen["rows"]} == {
-            ("bert4rec", ""), ("gsimc", "bert4rec"), ("tgat", "easydgl")}  # fmt: skip
+            ("bert4rec", ""), ("popularity", ""), ("gsimc", "bert4rec"), ("tgat", "easydgl")}  # fmt: skip
+
+
+class Scores:
+    """A model that answers with the same random scores whenever it is asked, plus a number per day since ``start``."""
+
+    def __init__(self, seed, offset=0.0, drift=0.0):
+        self.seed, self.offset, self.drift = seed, offset, drift
+
+    def predict(self, history, at):
+        y = np.random.default_rng(self.seed).standard_normal((len(history.users), history.num_items))
+        return torch.from_numpy(y + self.offset + self.drift * (np.asarray(at)[:, None] - history.time.min()) / 86400)
+
+
+@pytest.mark.filterwarnings("ignore:band")
+def test_centred_studies_do_not_see_what_rankings_do_not_see():
+    parts = em.simulate.bazaar("tiny").events.split_users((8, 1, 1), 0)
+    names = ("bert4rec", "gsimc", "tgat", "easydgl")
+    plain = {name: Scores(n) for n, name in enumerate(names)}
+    lifted = plain | {"bert4rec": Scores(0, offset=8.0)}
+    one, two = (studies.study("perturbation", models, parts) for models in (plain, lifted))
+
+    def after(found, key, model="bert4rec"):
+        return [line["after"] for line in found[key] if line["model"] == model and not line["donor"]]
+
+    assert [line["before"] for line in one["rows"]] == [line["before"] for line in two["rows"]]
+    assert after(one, "centred rows") == after(two, "centred rows") and after(one, "rows") != after(two, "rows")
+    counts = np.bincount(parts[0].item, minlength=parts[0].num_items)
+    history, last = parts[2].hold_out_last()
+    ranks = em.train.rank_of(
+        torch.from_numpy(np.tile(counts, (len(last), 1))),
+        torch.from_numpy(last.item.astype(np.int64)),
+        torch.from_numpy(studies.excluded(history, last)),
+    )
+    (before,) = {line["before"] for line in one["rows"] if line["model"] == "popularity" and line["metric"] == "N@50"}
+    assert before == pytest.approx(em.train.ndcg(ranks, 50))
+
+    drifting = studies.study("energy", {"tgat": Scores(2, drift=0.5)}, parts)["models"]["tgat"]
+    assert np.ptp(np.array(drifting["over days"])[:, 0]) > 0.01  # the mean alone moves
+    assert np.ptp(drifting["centred over days"], axis=0).max() < 1e-7
+    assert sum(drifting["centred energy"]) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_study_takes_the_models_of_the_table_as_they_are(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from scipy.sparse import coo_array
 from ..events import EventLog
 from ..interpret import band, decompose, energy, energy_over_time, item_affinity, laplacian, report
 from ..interpret.report import METRICS
+from ..train.link import log_popularity
 from ..train.metrics import hit_rate, ndcg, rank_of
 
 SPECTRAL = {
@@ -78,28 +79,34 @@ def _place(spectrum, share):
     return int(round(share / 1000 * len(spectrum)))
 
 
+def centred(y):
+    """Each user's scores (users, items) less their mean, which no ranking and no softmax can see, but a band can."""
+    return y - y.mean(1, keepdims=True)
+
+
 def _perturbation(models, spectrum, train, history, last):
+    """The paper's rows on scores as the models write them, and on centred ones; popularity loses its band beside."""
     predictions = {name: scores(model, history, last) for name, model in models.items()}
+    predictions["popularity"] = np.tile(log_popularity(train).numpy(), (len(last), 1))
     high = band(spectrum, _place(spectrum, 500), None, tolerance=0)
     ends = band(spectrum, None, _place(spectrum, 50), tolerance=0) | band(
         spectrum, _place(spectrum, 900), None, tolerance=0
     )
-    table = report(
-        predictions, last.item, spectrum, {"> λ500": high, "≤ λ50 and λ900–λ1000": ends}, excluded(history, last),
-        METRICS, complement=True,
-    )  # fmt: skip
-    wanted = [("bert4rec", "", "> λ500"), ("gsimc", "bert4rec", "> λ500"), ("tgat", "easydgl", "≤ λ50 and λ900–λ1000")]
-    rows = []
-    for model, donor, name in wanted:
-        for control in (False, True):
-            part = table[
-                (table.model == model) & (table.donor == donor) & (table.band == name) & (table.control == control)
-            ]
-            for line in part.itertuples():
-                keys = {"model": model, "donor": donor, "band": name, "control": control, "metric": line.metric}
-                values = {key: float(getattr(line, key)) for key in ("before", "after", "change", "low", "high")}
-                rows.append(keys | values)
-    return {"rows": rows}
+    bands = {"> λ500": high, "≤ λ50 and λ900–λ1000": ends}
+    settings = last.item, spectrum, bands, excluded(history, last), METRICS
+    wanted = [("bert4rec", "", "> λ500"), ("popularity", "", "> λ500"), ("gsimc", "bert4rec", "> λ500"),
+              ("tgat", "easydgl", "≤ λ50 and λ900–λ1000")]  # fmt: skip
+    found = {}
+    for key, given in (("rows", predictions), ("centred rows", {name: centred(y) for name, y in predictions.items()})):
+        table = report(given, *settings, complement=True).set_index(["model", "donor", "band", "control"])
+        found[key] = []
+        for model, donor, name in wanted:
+            for control in (False, True):
+                for line in table.loc[[(model, donor, name, control)]].itertuples():
+                    keys = {"model": model, "donor": donor, "band": name, "control": control, "metric": line.metric}
+                    values = {key: float(getattr(line, key)) for key in ("before", "after", "change", "low", "high")}
+                    found[key].append(keys | values)
+    return found
 
 
 def _recall(models, spectrum, train, history, last):
@@ -122,14 +129,16 @@ def _recall(models, spectrum, train, history, last):
 
 
 def _energy(models, spectrum, train, history, last, days=8):
-    """Mean share of each frequency when asked at the true time, and as days pass after the last event."""
+    """Mean share of each frequency when asked at the true time, and as days pass after the last event; centred too."""
     ends = history.time[history.offsets[last.users + 1] - 1]
     found = {}
     for name, model in models.items():
-        now = energy(spectrum, scores(model, history, last).T).mean(1)
-        later = lambda d, model=model: np.asarray(model.predict(history, at=ends + 86400.0 * d)).T  # noqa: E731
-        trend = energy_over_time(later, spectrum, range(days))
-        found[name] = {"energy": np.round(now, 8).tolist(), "over days": np.round(trend, 8).tolist()}
+        found[name] = {}
+        for key, change in (("", lambda y: y), ("centred ", centred)):
+            now = energy(spectrum, change(scores(model, history, last)).T).mean(1)
+            later = lambda d, f=change, m=model: f(np.asarray(m.predict(history, at=ends + 86400.0 * d))).T  # noqa: E731
+            trend = energy_over_time(later, spectrum, range(days))
+            found[name] |= {f"{key}energy": np.round(now, 8).tolist(), f"{key}over days": np.round(trend, 8).tolist()}
     return {"models": found}
 
 
