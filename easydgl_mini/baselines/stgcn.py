@@ -44,10 +44,11 @@ def rescaled_laplacian(adjacency):
 
 def chebyshev(laplacian, x, order):
     """T_0 x, …, T_(order - 1) x side by side: (N, N), (…, N, F) -> (…, N, order F)."""
-    terms = [x, laplacian @ x]
+    wide = x.movedim(-2, 0)  # (N, …, F): large products instead of many small ones
+    terms = [wide.flatten(1), laplacian @ wide.flatten(1)]
     while len(terms) < order:
         terms.append(2 * (laplacian @ terms[-1]) - terms[-2])
-    return torch.cat(terms[:order], -1)
+    return torch.cat([term.view(wide.shape).movedim(0, -2) for term in terms[:order]], -1)
 
 
 def taps(x, kernel, dilation=1):
