@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import easydgl_mini as em
-from easydgl_mini.baselines import REGISTRY
+from easydgl_mini.baselines import REGISTRY, gsimc
+from easydgl_mini.baselines.blocks import Block, allow
 from easydgl_mini.baselines.closed import signals
+from easydgl_mini.baselines.grec import DilatedConv
 from easydgl_mini.baselines.gsimc import BGSIMC, GSIMC, KERNELS, waves
 from easydgl_mini.baselines.mrfcf import MRFCF, Covariance, neighbourhoods, precision_weights, sparse_weights
 from easydgl_mini.baselines.tgat import TemporalAttention
@@ -698,3 +700,106 @@ def test_gap_fillers_learn_what_follows(name):
     settings = {"dim": 32, "num_heads": 2, "num_layers": 2, "max_len": 6, "epochs": 12, "lr": 3e-3, "batch_size": 32}
     scores = REGISTRY[name]("link", **settings).fit(train, valid).score(test)
     assert scores["ndcg@10"] > 3 * REGISTRY["popularity"]("link").fit(train).score(test)["ndcg@10"]
+
+
+def test_what_a_user_has_twice_counts_once():
+    log = some_log()
+    again = em.EventLog(np.repeat(log.user, 2), np.repeat(log.item, 2), np.repeat(log.time, 2), 60, 12)
+    assert signals(again).max() == 1 and (signals(again) != signals(log)).nnz == 0
+    model = MRFCF(ridge=0.3).fit(log)
+    once, twice = (model.predict((i, np.arange(len(i), dtype=float)), at=9.0) for i in ([3, 5], [3, 5, 3]))
+    torch.testing.assert_close(twice, once)
+
+
+def test_bgsimc_that_trusts_no_arrival_is_gsimc_also_with_repeats():
+    log, asked = some_log(), ([4, 2, 4, 9, 2], [0.0, 1.0, 2.0, 3.0, 4.0])
+    plain = GSIMC(num_waves=6).fit(log).predict(asked, at=5.0)
+    deaf = BGSIMC(num_waves=6, arrivals=3, noise=1e12).fit(log)
+    torch.testing.assert_close(deaf.predict(asked, at=5.0), plain)
+
+
+def test_gsimc_scales_by_its_own_power_of_the_degrees():
+    log, s = some_log(), np.zeros(12)
+    s[[1, 5]] = 1.0
+    R = signals(log).toarray()
+    values, U = np.linalg.eigh(dense_laplacian(R))
+    model = GSIMC(kernel="bandlimited", num_waves=4, scale=0.2).fit(log)
+    root = R.sum(0) ** 0.2
+    by_hand = root * (U[:, :4] @ (U[:, :4].T @ (s / root)))
+    np.testing.assert_allclose(model.predict(([1, 5], [0.0, 1.0]), at=2.0), by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_gsimc_decomposes_as_it_is_told(monkeypatch):
+    seen, real = [], gsimc.decompose
+    monkeypatch.setattr(gsimc, "decompose", lambda *a, **k: seen.append(a[3]) or real(*a, **k))
+    for method in ("krylov", "nystrom"):
+        GSIMC(num_waves=4, method=method).fit(some_log())
+    assert seen == ["krylov", "nystrom"]
+
+
+def test_tisasrec_by_hand_with_two_heads():
+    model, rows = model_of("tisasrec", num_layers=1, num_heads=2), history(length=4)
+    block, r = model.blocks[0], intervals(before(rows.time, 0.0), before(rows.mask, False), 256)
+    h = embed(model, rows)
+    with torch.no_grad():
+        for b in range(2):
+            x = model.embed(before(rows.item, -1))[b]
+            y = block.norms[0](x)
+            k, v = block.keys(y).chunk(2, -1)
+            place, span = (table.weight.chunk(2, -1) for table in (model.places, model.spans))
+            q, z = block.query(y[3]), []
+            keys, values = (
+                torch.stack([x[i] + place[n][3 - i] + span[n][r[b, 3, i]] for i in (1, 2, 3)])
+                for n, x in enumerate((k, v))
+            )
+            for head in (slice(0, 8), slice(8, 16)):
+                z.append((keys[:, head] @ q[head] / 8**0.5).softmax(0) @ values[:, head])
+            z = x[3] + torch.cat(z)
+            torch.testing.assert_close(h[b, 3], model.norm(z + block.mixer(block.norms[1](z))))
+
+
+def test_grec_convolution_by_hand():
+    draw = torch.Generator().manual_seed(0)
+    x, mask = torch.randn(1, 7, 4, generator=draw), torch.tensor([[False] + [True] * 6])
+    for causal, offsets in ((True, (-4, -2, 0)), (False, (-2, 0, 2))):
+        layer = DilatedConv(4, 2, causal, 0.5).eval()
+        W, b = layer.conv.weight.detach(), layer.conv.bias.detach()
+        with torch.no_grad():
+            layer.norm.bias += 0.3
+            out = layer(x, mask)[0]
+            for j in range(7):
+                heard = b.clone()
+                for tap, o in enumerate(offsets):
+                    if 0 < j + o < 7:  # the first is padding
+                        heard = heard + W[:, :, tap] @ x[0, j + o]
+                torch.testing.assert_close(out[j], x[0, j] + layer.norm(heard).relu())
+
+
+def test_tgat_by_hand():
+    """Events and users hear the events strictly before them."""
+    model, rows = model_of("tgat", num_layers=2), history(padding=1, length=5)
+    h = embed(model, rows)
+    with torch.no_grad():
+        for b in range(2):
+            item, time = rows.item[b, 1:], rows.time[b, 1:]
+            z = model.items.weight[item] * 4.0
+            u = model.user + torch.cat([torch.zeros(1, 16, dtype=z.dtype), z[:-1]])
+            for layer, norm in zip(model.layers, model.norms, strict=True):
+                new = []
+                for x in (z, u):
+                    for j in range(4):
+                        ok = torch.ones(1, 1, max(j, 1), dtype=torch.bool) & (j > 0)
+                        n = max(j, 1)
+                        heard = layer(z[None, :n], time[None, :n], x[None, j : j + 1], time[None, j : j + 1], ok)
+                        new.append(norm(x[j] + heard[0, 0]))
+                z, u = torch.stack(new[:4]), torch.stack(new[4:])
+            torch.testing.assert_close(h[b, 1:], u)
+
+
+def test_attention_weights_are_dropped_in_training_only():
+    block = Block(4, 1, 4, torch.nn.ReLU(), 0.5, True).train()
+    block.dropout.p = 0.0
+    x, allowed = torch.randn(1, 3, 4), allow(torch.ones(1, 3, dtype=torch.bool))
+    assert not torch.equal(block(x, allowed), block(x, allowed))
+    block.eval()
+    assert torch.equal(block(x, allowed), block(x, allowed))

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import easydgl_mini as em
 from easydgl_mini.baselines import REGISTRY
 from easydgl_mini.baselines.evolvegcn import EvolveGCNModel, EvolvingWeight
 from easydgl_mini.baselines.tgat_node import TemporalConv, TGATModel, TimeCode
 from easydgl_mini.baselines.tgn import Memory, TGNModel
-from easydgl_mini.train.node import graph_of, snapshot_at, union
+from easydgl_mini.train import NodeClassifier
+from easydgl_mini.train.node import LabelTask, graph_of, snapshot_at, union
 
 TRAINED = ["tgat", "evolvegcn", "tgn"]
 NAMES = ["majority", "label_propagation", "random_forest", *TRAINED]
@@ -433,3 +435,72 @@ def test_steps_shares_and_degrees_of_a_snapshot():
     near = snapshot_at(data.graph.src, data.graph.dst, data.graph.times, features, labels, step, 1, hops=0)
     assert near["nodes"].tolist() == [3, 4] and len(near["src"]) == 2
     np.testing.assert_allclose(near["features"].numpy(), s["features"][3:].numpy())  # degrees are of the whole graph
+
+
+def test_tgat_has_a_relu_after_each_layer():
+    model, snapshot = scrambled(TGATModel(3, 4, 2, 1, 0.0, 3)), a_snapshot()
+    graph, age = graph_of(snapshot), snapshot["at"][snapshot["dst"]] - snapshot["times"]
+    x = model.enter(snapshot["features"])
+    for layer in model.layers:
+        x = torch.relu(layer(graph, x, age))
+    torch.testing.assert_close(model(snapshot), model.head(x))
+
+
+def test_features_of_later_steps_change_nothing_earlier():
+    """Features of later steps change neither the training nor the answers about earlier ones."""
+    world = em.simulate.ledger("tiny")
+    later = world.features.copy()
+    later[world.step > 4] = 9 * later[world.step > 4] + 5
+    one, two = (
+        REGISTRY["sage"]("node", dim=4, epochs=1).fit(dataclasses.replace(world, features=x), 3, 4)
+        for x in (world.features, later)
+    )
+    assert all(torch.equal(one.extra_[k], two.extra_[k]) for k in one.extra_)
+    seen = torch.as_tensor(world.features[world.step <= 3]).float()
+    torch.testing.assert_close(one.extra_["mean"], seen.mean(0))
+    torch.testing.assert_close(one.extra_["scale"], seen.std(0))
+
+
+def test_labels_of_later_steps_do_not_choose_the_epoch():
+    world = em.simulate.ledger("tiny")
+    labels = world.labels.copy()
+    labels[world.step > 4] = 0
+    one, two = (
+        REGISTRY["sage"]("node", dim=4, epochs=2).fit(dataclasses.replace(world, labels=x), 3, 4)
+        for x in (world.labels, labels)
+    )
+    assert one.result_.history == two.result_.history
+    assert one.result_.history[-1]["nodes"] == (world.labels[world.step == 4] >= 0).sum()
+
+
+@pytest.mark.parametrize("name", ["gcn", "easydgl", "tgat"])
+def test_loss_and_validation_are_about_the_steps_own_nodes(name):
+    data = small()
+    model = REGISTRY[name]("node", dim=8, epochs=1, **({"num_clusters": 2} if name == "easydgl" else {})).fit(
+        data, 1, 2
+    )
+    assert model.result_.history[0]["nodes"] == 3  # of step 2: 5, 6, 7, whoever they are connected to
+    train = model._snapshots(data, [0, 1])
+    _, labelled = model._task().batch(model.model_, train)
+    assert labelled.sum() == 4  # 0, 1, 2 and 3; 4 has no label
+
+
+def test_balance_by_torchs_weighted_cross_entropy():
+    settings = SimpleNamespace(num_classes=3, balance=0.5, extra_={"share": torch.tensor([0.25, 0.5, 0.25])})
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 1, 2])
+    _, (total, count) = LabelTask(settings).mean(logits, {"labels": labels}, torch.ones(4, dtype=torch.bool))
+    torch.testing.assert_close(total / count, F.cross_entropy(logits, labels, weight=torch.tensor([2.0, 2**0.5, 2.0])))
+
+
+def test_a_masked_node_is_nobodys_neighbour():
+    data = small()
+    model = NodeClassifier(dim=8, num_clusters=2, epochs=1).fit(data, 1, 1)
+    (snap,) = model._snapshots(data, [2])
+    masked = snap["nodes"] == 3
+    other = snap | {"features": snap["features"].clone()}
+    other["features"][masked] += 3.0
+    with torch.no_grad():
+        a, b = (model.model_.embed(s, masked)[0] for s in (snap, other))
+        c, d = (model.model_.embed(s)[0] for s in (snap, other))
+    assert not ((a - b).abs().amax(1) > 1e-7)[~masked].any()
+    assert ((c - d).abs().amax(1) > 1e-7)[~masked].any()

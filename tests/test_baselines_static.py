@@ -450,3 +450,15 @@ def test_snapshots_keep_apart():
         alone = torch.cat([net(part) for part in parts])
         torch.testing.assert_close(net(union(parts)), alone)
     assert graph_of(parts[0]).num_nodes == len(parts[0]["nodes"])
+
+
+def test_evolvegcn_hears_the_degrees_of_the_last_ones():
+    data, model = chain(), REGISTRY["evolvegcn"]("node", dim=8)
+    net = scrambled(model._build(in_feats=3))
+    everyone = SimpleNamespace(**vars(data) | {"step": np.full(16, 15)})
+    net.first.fill_(15)
+    part, whole = (
+        s | {"features": s["features"].double()} for d in (data, everyone) for s in model._snapshots(d, [15])
+    )
+    assert len(part["nodes"]) < 16 == len(whole["nodes"])
+    torch.testing.assert_close(net(part)[-1], net(whole)[-1], rtol=0, atol=1e-12)

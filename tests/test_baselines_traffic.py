@@ -12,8 +12,8 @@ from easydgl_mini.baselines import REGISTRY
 from easydgl_mini.baselines.dcrnn import DCGRUCell, DiffusionConv, both_walks, channels, diffuse, random_walk
 from easydgl_mini.baselines.graph_wavenet import DILATIONS, FIELD, adaptive_walk
 from easydgl_mini.baselines.stgcn import Block, GatedConv, chebyshev, rescaled_laplacian, taps
-from easydgl_mini.train import mae
-from easydgl_mini.train.traffic import STEPS
+from easydgl_mini.train import TrafficForecaster, mae
+from easydgl_mini.train.traffic import HORIZONS, STEPS, _limits, _Part
 
 CLOSED = ("last_value", "historical_average")
 TRAINED = ("dcrnn", "stgcn", "stid", "graph_wavenet")
@@ -523,3 +523,150 @@ def test_beats_the_last_value_an_hour_ahead(name, epochs, freeway, last_value):
     score = REGISTRY[name]("traffic", **settings).fit(freeway).score(freeway)
     print(name, score["mae@12"] / last_value["mae@12"], score["mae@3"] / last_value["mae@3"])
     assert score["mae@12"] < 0.9 * last_value["mae@12"]
+
+
+def test_wavenet_adds_up_all_skips():
+    net = model("graph_wavenet", dim=4)
+    seen, there, clock = windows()
+    with torch.no_grad():
+        x = channels(net, seen, there, clock)
+        x = net.start(torch.cat([torch.zeros_like(x[:, :1]), x], 1))
+        total = 0
+        for layer, skip in zip(net.layers, net.skips, strict=True):
+            x, last = layer(net.walks(), x)
+            total = total + skip(last)
+        torch.testing.assert_close(net(seen, there, clock), net.head(total).transpose(1, 2))
+
+
+def test_stgcn_block_by_hand():
+    net = model("stgcn", dim=4)
+    block, x = net.blocks[1], torch.randn(2, 6, N, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        block.norm.bias += 0.2
+        y = block.before(x)
+        terms = chebyshev(net.laplacian, y, 3)
+        y = torch.relu(y + block.space(terms))
+        torch.testing.assert_close(
+            block(net.laplacian, x), F.layer_norm(block.after(y), (4,), block.norm.weight, block.norm.bias)
+        )
+
+
+def test_stid_by_hand():
+    net, (seen, there, clock) = model("stid", dim=4), windows()
+    with torch.no_grad():
+        out = net(seen, there, clock)
+        for b in range(3):
+            for u in range(N):
+                slot, day = int(clock[b, 0] * 288), int(clock[b, 1])
+                window = torch.cat([seen[b, :, u], there[b, :, u]])
+                z = torch.cat([net.history(window), net.roads.weight[u], net.times.weight[slot], net.days.weight[day]])
+                for layer in net.layers:
+                    z = z + layer[3](layer[0](z).relu())
+                torch.testing.assert_close(out[b, :, u], net.head(z))
+
+
+def test_dcrnn_starts_by_keeping_its_state():
+    net = model("dcrnn", dim=4)
+    assert all((cell.gates.linear.bias == 1).all() for cell in (*net.encoder, *net.decoder))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: REGISTRY["stid"]("traffic", dim=4, epochs=3, patience=None),
+        lambda: TrafficForecaster(dim=8, num_heads=2, num_clusters=2, epochs=3),
+    ],
+)
+def test_the_epoch_is_not_chosen_on_test_data(make):
+    data, other = roads(400), roads(400)
+    other.readings[360:] = 33.0
+    assert make().fit(data).result_.history == make().fit(other).result_.history
+
+
+def test_the_epoch_is_chosen_by_all_horizons():
+    data = roads(300)
+    est = REGISTRY["stid"]("traffic", dim=4, epochs=1).fit(data)
+    scores = est.score(data, part="valid")
+    every = [scores[f"mae@{h}"] for h in HORIZONS]
+    assert min(every) < est.result_.history[0]["mae"] < max(every)
+    part = _Part(*est.model_.prepare(*est._check(data)), *_limits(est.parts(300)[1], 12))
+    pairs = est.model_.forecasts(part, HORIZONS)
+    guess, truth = (torch.cat([pairs[h][n] for h in HORIZONS]) for n in (0, 1))
+    assert est.result_.history[0]["mae"] == pytest.approx(mae(guess, truth), rel=1e-6)
+
+
+def test_easydgl_is_asked_about_one_to_twelve_steps_ahead(monkeypatch):
+    data = roads(400)
+    model = TrafficForecaster(dim=8, num_heads=2, num_clusters=2)
+    net = model._build(num_nodes=5, num_edges=6, minutes=5.0)
+    readings, times = model._check(data)
+    net.learn(data.graph, readings, times, model)
+    part, seen = _Part(*net.prepare(readings, times), *_limits(slice(0, 400), 1)), []
+    real = type(net).forward
+    monkeypatch.setattr(type(net), "forward", lambda self, *a: seen.append(a) or real(self, *a))
+    model._task().loss(net, part, torch.arange(300), 0, 0)
+    _, now, at, labels, _ = seen[0]
+    steps = ((at - part.times[now]) / 5).round().long()
+    assert steps.unique().tolist() == list(range(1, 13))
+    assert torch.equal(labels, part.scaled[now + steps])
+
+
+def test_released_easydgl_hears_roads_by_rows_that_sum_to_one(monkeypatch):
+    data = roads(400)
+    model = TrafficForecaster(preset="release", dim=8, num_heads=2, num_clusters=2)
+    net = model._build(num_nodes=5, num_edges=6, minutes=5.0).eval()
+    readings, times = model._check(data)
+    net.learn(data.graph, readings, times, model)
+    part, seen = _Part(*net.prepare(readings, times), 50, 1), []
+    real = net.encoder.forward
+    monkeypatch.setattr(net.encoder, "forward", lambda *a, **k: seen.append(a[1]) or real(*a, **k))
+    with torch.no_grad():
+        net(part, torch.tensor([50]), part.times[[51]])
+        score = (net.places[0] @ net.places[1].t()).relu().exp()
+        heard = (score / score.sum(1, keepdim=True)) @ part.scaled[39:51].T
+    torch.testing.assert_close(seen[0][:, -20:-8], heard)
+    torch.testing.assert_close(seen[0][:, -8:], net.places[0].detach())
+
+
+def test_easydgl_is_told_the_moment_it_is_asked_about(monkeypatch):
+    data = roads(400)
+    model = TrafficForecaster(dim=8, num_heads=2, num_clusters=2)
+    net = model._build(num_nodes=5, num_edges=6, minutes=5.0).eval()
+    readings, times = model._check(data)
+    net.learn(data.graph, readings, times, model)
+    part, seen = _Part(*net.prepare(readings, times), 50, 1), []
+    real = net.encoder.forward
+    monkeypatch.setattr(net.encoder, "forward", lambda *a, **k: seen.append(a[1]) or real(*a, **k))
+    at = part.times[[50]] + 60.0
+    with torch.no_grad():
+        net(part, torch.tensor([50]), at)
+    told = torch.cat([net.when(at)[0], torch.ones(2)]).float()  # the moment asked about, an hour ahead, squared
+    torch.testing.assert_close(seen[0][:, 2:12], told.expand(5, -1))
+
+
+@pytest.mark.parametrize("kind", ["gat", "sage", "gcn", "chebynet", "arma", "appnp"])
+def test_roads_of_a_batch_are_roads_one_by_one(kind):
+    """Several snapshots at once and one by one, with weights that differ; what is missing and the weekday count."""
+    data = roads()
+    est = REGISTRY[kind]("traffic", dim=8)
+    net = est._build(num_nodes=5, num_edges=6, minutes=5.0)
+    net.learn(data.graph, *est._check(data), est)
+    net.eval()
+    seen, there, clock = windows(rows=1)
+    with torch.no_grad():
+        both = net(seen, there, clock)
+        for n in range(3):
+            torch.testing.assert_close(both[n : n + 1], net(seen[n : n + 1], there[n : n + 1], clock[n : n + 1]))
+        assert (net(seen, there * 0, clock) - both).abs().max() > 1e-5
+        for day in range(1, 7):
+            other = clock.clone()
+            other[:, 1] = (clock[:, 1] + day) % 7
+            assert ((net(seen, there, other) - both).abs().amax((1, 2)) > 1e-6).all()
+
+
+def test_the_datas_own_origin_does_not_stay_behind():
+    dated, plain = roads(), roads()
+    dated.origin = "2012-03-01"  # a Thursday
+    estimator = REGISTRY["last_value"]("traffic").fit(dated)
+    assert estimator.model_.clock(torch.zeros(1))[0, 1] == 3
+    assert estimator.fit(plain).model_.clock(torch.zeros(1))[0, 1] == 0  # the default is a Monday

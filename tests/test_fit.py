@@ -388,3 +388,16 @@ def test_two_gloo_processes_equal_one(tmp_path):
             for a, b in zip(history, other_history, strict=True):
                 assert all(a[k] == pytest.approx(b[k], abs=1e-4) for k in a)
     assert torch.load(tmp_path / "c" / CHECKPOINT, weights_only=True)["world"] == 2
+
+
+def test_it_trains_in_training_mode_and_judges_in_the_other():
+    class Watch(Task):
+        def loss(self, model, *rest):
+            assert model.training
+            return super().loss(model, *rest)
+
+        def evaluate(self, model, valid):
+            assert not model.training
+            return super().evaluate(model, valid)
+
+    trained(Watch(), epochs=3)

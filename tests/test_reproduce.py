@@ -653,3 +653,201 @@ def test_what_is_recorded_is_sound(path):
             best = max if protocol.PROTOCOLS[kind].larger else min
             assert one["validation"].index(best(one["validation"])) + 1 == one["best_epoch"]
             assert len(one["validation"]) == one["epochs"]
+
+
+def test_a_search_of_errors_takes_the_smallest(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "PLAIN", ({"lr": 0.0}, {"lr": 0.01}))
+    tiny(tmp_path, "traffic", rows=["stid"], search=True, epochs=1, seeds=(1,))
+    (path,) = (tmp_path / "results" / "search").iterdir()
+    record = json.loads(path.read_text())
+    values = [trial["metrics"]["mae"] for trial in record["tried"]]
+    assert values[1] < values[0] and record["best"] == 1
+
+
+class Asked:
+    """Remembers what it was fitted on and asked about."""
+
+    def __init__(self):
+        self.calls = []
+
+    def fit(self, *args, **more):
+        self.calls.append(("fit", args, more))
+        return self
+
+    def score(self, *args, **more):
+        self.calls.append(("score", args, more))
+        return {f"mae@{h}": h for h in (3, 6, 9, 12)} | {"macro_f1": 0.1, "illicit_f1": 0.2, "accuracy": 0.3}
+
+
+def test_protocols_fit_choose_and_score_on_their_own_parts():
+    log = em.simulate.bazaar("tiny").events
+    links, model = protocol.Links("netflix", log), Asked()
+    parts, other = links.parts(1), links.parts(2)
+    assert not np.array_equal(parts[2].users, other[2].users)
+    sizes = [len(p.users) / len(log.users) for p in parts]
+    assert sizes == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    links.fit(model, parts, {}), links.validate(model, parts), links.score(model, parts)
+    (_, (train,), more), (_, (valid,), _), (_, (test,), _) = model.calls
+    assert train is parts[0] and more == {"valid": parts[1]} and valid is parts[1] and test is parts[2]
+    model, nodes = Asked(), protocol.Nodes("elliptic", "data")
+    nodes.fit(model, "data", {}), nodes.validate(model, "data"), nodes.score(model, "data")
+    assert model.calls == [("fit", ("data",), {"train_until": 37, "valid_until": 39})] + [
+        ("score", ("data",), {"steps": steps}) for steps in ((38, 39), (40, 42), (43, 46), (47, 49))
+    ]
+    model, traffic = Asked(), protocol.Traffic("metr-la", "data")
+    assert traffic.validate(model, "data")["mae"] == 7.5
+    traffic.score(model, "data")
+    assert [more for *_, more in model.calls] == [{"part": "valid"}, {"part": "test"}]
+    assert protocol.make("sasrec", "link", 54321, {}).seed == 54321
+
+
+class Known:
+    """Scores that a number generator made, by user's last item and time."""
+
+    def predict(self, history, at):
+        self.at = np.asarray(at)
+        return torch.from_numpy(np.random.default_rng(3).random((len(history.users), history.num_items)))
+
+
+def world():
+    rng = np.random.default_rng(0)
+    n = 3000
+    log = em.EventLog(
+        rng.integers(0, 150, n), np.minimum(rng.geometric(0.02, n), 130) - 1, rng.random(n).cumsum(), 150, 130
+    )
+    return log.split_users((6, 1, 3))
+
+
+@pytest.mark.filterwarnings("ignore:band")
+def test_recall_by_hand():
+    train, valid, test = world()
+    found = studies.study("recall", {"known": Known()}, (train, valid, test), rank=130)
+    history, last = test.hold_out_last()
+    y, degree = Known().predict(history, last.time).numpy(), np.bincount(train.item, minlength=130)
+    edges = np.quantile(degree[degree > 0], (0.5, 0.8, 0.95))
+    spectrum = studies.basis(train, 130)
+    assert (np.diff(spectrum.values) > -1e-9).all()
+    for cut in (50, 500, 1000):
+        k = max(1, round(cut / 1000 * 130))
+        U = spectrum.vectors[:, :k]
+        z = y @ U @ U.T
+        hits = [[] for _ in range(4)]
+        for n, user in enumerate(last.users):
+            own = history.item[history.user == user]
+            rivals = np.setdiff1d(np.arange(130), [*own, last.item[n]])
+            rank = 1 + (z[n, rivals] >= z[n, last.item[n]]).sum()
+            hits[int((edges < degree[last.item[n]]).sum())].append(rank <= 100)
+        mine = [row for row in found["rows"] if row["cut"] == cut]
+        assert [row["users"] for row in mine] == [len(h) for h in hits] and found["degree edges"] == edges.tolist()
+        assert [row["recall@100"] for row in mine] == pytest.approx([np.mean(h) for h in hits])
+
+
+def test_the_basis_is_of_training_users(monkeypatch):
+    train, valid, test = world()
+    seen, real = [], studies.basis
+    monkeypatch.setattr(studies, "basis", lambda log, *rest: seen.append(log) or real(log, *rest))
+    studies.study("recall", {"known": Known()}, (train, valid, test), rank=10)
+    assert len(seen) == 1 and seen[0] is train
+
+
+def test_perturbation_has_the_papers_bands_and_hides_what_users_have(monkeypatch):
+    train, valid, test = world()
+    models, seen = {name: Known() for name in studies.SPECTRAL["perturbation"]}, []
+    real = studies.report
+    monkeypatch.setattr(studies, "report", lambda *a, **k: seen.append((a, k)) or real(*a, **k))
+    studies.study("perturbation", models, (train, valid, test), rank=100)
+    (predictions, target, spectrum, bands, hidden, *_), _ = seen[0]
+    history, last = test.hold_out_last()
+    assert np.array_equal(target, last.item) and hidden is not None
+    for n, user in enumerate(last.users):
+        assert set(np.flatnonzero(hidden[n])) == set(history.item[history.user == user])
+    high, ends = (np.isin(np.arange(100), band.index) for band in bands.values())
+    assert np.array_equal(high, np.arange(100) >= 50)
+    assert np.array_equal(ends, (np.arange(100) < 5) | (np.arange(100) >= 90))
+
+
+def test_energy_asks_day_by_day():
+    train, valid, test = world()
+    asked = []
+
+    class Watch(Known):
+        def predict(self, history, at):
+            asked.append((history, np.asarray(at)))
+            return super().predict(history, at)
+
+    studies.study("energy", {"m": Watch()}, (train, valid, test), rank=10)
+    history, last = test.hold_out_last()
+    ends = np.array([history.time[history.user == u].max() for u in last.users])
+    assert len(asked) == 18  # scores as written, then centred
+    for first in (0, 9):
+        assert np.array_equal(asked[first][1], last.time)
+        for d in range(8):
+            np.testing.assert_allclose(asked[first + 1 + d][1], ends + 86400.0 * d)
+
+
+def test_a_study_is_about_its_seeds_test_users(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "study", lambda name, models, parts: seen.append(parts) or {"a": 1})
+    tiny(tmp_path, "recall", seeds=(2,))
+    job = run._job("links", None, None, None, "tiny", "paper", "cpu", None, tmp_path / "work", None, lambda line: None)[
+        0
+    ]
+    assert np.array_equal(seen[0][2].users, job.protocol.parts(2)[2].users)
+
+
+def test_an_ablation_changes_what_it_is_about_whatever_was_found_best(tmp_path, monkeypatch):
+    """An ablation changes what it is about, whatever the search found best."""
+    tried = ({"mask_rate": 0.3}, {"mask_rate": 0.3, "lr": 0.01})
+    monkeypatch.setattr(run, "SEARCH", {("easydgl", "link"): tried})
+    places = tmp_path, tmp_path / "work"
+    job = run._job("ablations-links", None, None, None, "tiny", "paper", "cpu", *places, None, lambda line: None)[0]
+    found = {"best": 1, "fingerprint": job.fingerprint, "tried": [{"settings": own} for own in tried]}
+    records.write_plain(job.search_path("easydgl"), found)
+    chosen = run._chosen(job, "easydgl", {"mask_rate": 0.6})
+    assert (chosen["mask_rate"], chosen["lr"]) == (0.6, 0.01)
+    assert run._chosen(job, "easydgl", {})["mask_rate"] == 0.3
+
+
+def test_a_model_of_other_settings_is_no_model_of_the_study(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "study", lambda name, models, parts: seen.append(models["gsimc"].num_waves) or {"a": 1})
+    tiny(tmp_path, "recall", seeds=(1,), num_waves=7)
+    tiny(tmp_path, "recall", seeds=(1,), num_waves=5, again=True)
+    assert seen == [7, 5]
+
+
+def test_a_table_is_of_one_dataset():
+    both = [a_record(dataset="ml-1m", values=((1, 0.5),)), a_record()]
+    table = records.beside_paper(both, "netflix", ["hr@10"], ["sasrec"])
+    assert table.loc["sasrec"].tolist() == [2, "0.3000 ± 0.1414", "0.2263"]
+
+
+def test_a_search_has_the_settings_given(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(run, "PLAIN", ({}, {"lr": 0.01}))
+    monkeypatch.setattr(run, "make", lambda *given: made.append(given[3]) or protocol.make(*given))
+    tiny(tmp_path, rows=["gru4rec"], search=True, seeds=(1,), epochs=1, weight_decay=0.5)
+    assert [(own.get("weight_decay"), own["epochs"]) for own in made] == [(0.5, 1)] * 2
+
+
+def test_a_model_of_other_data_is_no_model_of_the_study(tmp_path, monkeypatch):
+    for n in (0, 1):
+        write_raw("netflix", "tiny", tmp_path / f"data{n}", seed=n)
+    tiny(tmp_path, rows=["gsimc"], seeds=(1,), data=tmp_path / "data0")
+    fitted, real = [], protocol.Links.fit
+    monkeypatch.setattr(protocol.Links, "fit", lambda self, *rest: fitted.append(self) or real(self, *rest))
+    monkeypatch.setattr(run, "study", lambda name, models, parts: {"a": 1})
+    tiny(tmp_path, "recall", seeds=(1,), data=tmp_path / "data1")
+    assert len(fitted) == 1
+    tiny(tmp_path, "recall", seeds=(1,), data=tmp_path / "data1", again=True)  # that one is kept
+    assert len(fitted) == 1
+
+
+def test_more_epochs_than_asked_for_are_not_called_fewer(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "write", lambda *args: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError):
+        tiny(tmp_path, rows=["gru4rec"], seeds=(1,), epochs=2)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="epochs is 1, but .* has 2 already; delete it to start"):
+        tiny(tmp_path, rows=["gru4rec"], seeds=(1,), epochs=1)
+    tiny(tmp_path, rows=["gru4rec"], seeds=(1,), epochs=2)

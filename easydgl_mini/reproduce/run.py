@@ -27,6 +27,8 @@ from .studies import STUDIES, study
 
 BOOK = Path("book/results")
 """The records of the book, in a clone of its repository."""
+DATA = "data.txt"
+"""Beside a trained model: the fingerprint of what it was trained on."""
 SCALES = {
     "tiny": {"epochs": 2, "dim": 16, "patience": 2},
     "small": {"epochs": 15, "dim": 32, "patience": 5},
@@ -318,13 +320,30 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
     if history:
         found |= {"best_epoch": model.result_.best_epoch, "epochs": len(history), "stopped": model.result_.stopped}
         found["validation"] = [round(line[metric], 5) for line in history if metric in line]
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save(folder / "model.pt")
+    _keep(job, model, folder)
     found |= {"seconds": round(time.time() - started, 1), "peak_gb": _peak()}
     found["processor_seconds"] = round(time.process_time() - used, 1)  # of all threads, whatever else runs
     if resumed:
         found["resumed"] = "seconds count from the last interruption"
     return found | records.provenance(job.device if history else "cpu")
+
+
+def _keep(job, model, folder):
+    """Save a trained model, and beside it what data it has seen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DATA).unlink(missing_ok=True)
+    model.save(folder / "model.pt")
+    (folder / DATA).write_text(job.fingerprint)
+
+
+def _kept(job, fresh, folder, settings):
+    """The model of a folder if it was trained on these data with these settings, or None."""
+    file = folder / "model.pt"
+    if not file.exists() or not (folder / DATA).exists() or (folder / DATA).read_text() != job.fingerprint:
+        return None
+    old = type(fresh).load(file)
+    same = all(getattr(old, key, value) == value for key, value in settings.items() if key != "device")
+    return old if same else None
 
 
 def _peak():
@@ -351,17 +370,13 @@ def _study(job, name, rows, seed, settings, again, say):
     for row, (model, own) in rows.items():
         known = None if settings else records.read(records.path_of(job.out, "links", job.label, job.scale, row))
         chosen = known["settings"] if known else _chosen(job, model, own | settings)
-        fresh, file = make(model, "link", seed, chosen), job.folder(row, seed) / "model.pt"
-        if file.exists():
-            old = type(fresh).load(file)
-            if all(getattr(old, key, value) == value for key, value in chosen.items() if key != "device"):
-                models[row] = old
-        if row not in models:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            run = {"checkpoint": file.parent, "resume": True, "progress": job.progress}
+        fresh, folder = make(model, "link", seed, chosen), job.folder(row, seed)
+        models[row] = _kept(job, fresh, folder, chosen)
+        if models[row] is None:
+            run = {"checkpoint": folder, "resume": True, "progress": job.progress}
             models[row] = job.protocol.fit(fresh, parts, run)
-            fresh.save(file)
-            (file.parent / "checkpoint.pt").unlink(missing_ok=True)
+            _keep(job, fresh, folder)
+            (folder / "checkpoint.pt").unlink(missing_ok=True)
         say(f"  {row}: ready")
     record |= {"seed": seed, "found": study(name, models, parts)} | records.provenance(job.device)
     records.write(path, record)

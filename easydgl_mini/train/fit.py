@@ -323,6 +323,10 @@ class _Run:
                 raise ValueError(
                     f"{name} is {value!r:.80}, but {self.path} was made with {old!r:.80}; delete it to start"
                 )
+        if state["epoch"] > self.config.epochs:
+            raise ValueError(
+                f"epochs is {self.config.epochs}, but {self.path} has {state['epoch']} already; delete it to start"
+            )
         if state["world"] != self.world:
             raise ValueError(f"{self.path} was made by {state['world']} processes, got {self.world}")
         self.epoch, self.history = state["epoch"], state["history"]

@@ -75,6 +75,7 @@ class Forecaster(Estimator):
 
     def __post_init__(self):
         super().__post_init__()
+        self._given_origin = self.origin  # fit takes the data's own where it has one
         if self.preset not in self.presets:
             raise ValueError(f"preset must be one of {', '.join(self.presets)}, got {self.preset!r}")
         for name, value in self.presets[self.preset].items():
@@ -94,7 +95,7 @@ class Forecaster(Estimator):
             ``checkpoint``, ``resume``, ``progress``, ``log``: see :class:`FitConfig`. A model without parameters has
             no run to keep.
         """
-        self.origin, self.sizes_ = str(getattr(data, "origin", None) or self.origin), {}
+        self.origin, self.sizes_ = str(getattr(data, "origin", None) or self._given_origin), {}
         readings, times = self._check(data)
         first, second, _ = self.parts(len(times))
         steps = np.diff(times)
