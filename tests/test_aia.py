@@ -34,7 +34,9 @@ SRC, DST = [0, 1, 2, 3, 0, 2, 4, 4], [1, 1, 1, 0, 2, 2, 3, 3]  # a multi-edge 4 
 
 
 def example(times=False, n=5, seed=0):
-    graph = em.TemporalGraph(SRC, DST, n, times=draw(len(SRC), seed=9).abs() * 10 if times else None)
+    when = draw(len(SRC), seed=9).abs() * 10
+    when[-1] = when[0]  # two edges at one time
+    graph = em.TemporalGraph(SRC, DST, n, times=when if times else None)
     return {
         "graph": graph,
         "feat": draw(n, 3, seed=seed),

@@ -200,9 +200,7 @@ class AIAConv(_AIA):
             raise ValueError(f"feat must have one row per node, {graph.num_nodes}, got shape {tuple(feat.shape)}")
         k, v = self._heads(self.key(feat)), self._heads(self.value(feat))
         q = self._heads(self.query(feat if query is None else query))
-        edge_key = None
-        if graph.times is not None:
-            edge_key = self._heads(self.key(time_encoding(graph.times, self.in_feats).to(feat.dtype)))
+        edge_key = None if graph.times is None else self._time_keys(graph.times, feat.dtype)
         e = attention_scores(self.score, q, k, self.a, graph, self.negative_slope, edge_key)  # (E, H)
 
         clusters, hidden = self._clusters(clusters, shape, feat.device)
@@ -218,6 +216,11 @@ class AIAConv(_AIA):
         h = aggregate(graph, v, weights * at_source(lam)) if self.modulate else s
         h = h.reshape(-1, self.out_feats)
         return (h, lam, s) if return_state else (h, lam)
+
+    def _time_keys(self, times, dtype):
+        """Keys (E, H, d) of edge times (E,). Many edges share a time (a clock has steps), so each is encoded once."""
+        times, place = times.unique(return_inverse=True)
+        return self._heads(self.key(time_encoding(times, self.in_feats).to(dtype))).index_select(0, place)
 
     def _reader(self, graph, clusters, hidden):
         """A function that reads a table (N, H, K) on each edge: its destination's row, its source's cluster; (E, H)."""

@@ -49,10 +49,10 @@ def time_encoding(t, dim):
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
         raise ValueError(f"dim must be a positive integer, got {dim!r}")
     t, dtype = _times(t)
-    j = torch.arange(dim, device=t.device)
-    frequency = 10_000.0 ** (-2.0 * (j // 2).double() / dim)
-    angle = t.double().unsqueeze(-1) * frequency  # (..., dim)
-    return torch.where(j % 2 == 0, angle.sin(), angle.cos()).to(dtype)
+    hand = torch.arange((dim + 1) // 2, device=t.device)  # m: components 2m and 2m + 1
+    frequency = 10_000.0 ** (-2.0 * hand.double() / dim)
+    angle = t.double().unsqueeze(-1) * frequency  # (..., hands)
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., :dim].to(dtype)
 
 
 def calendar_fields(t, unit="seconds", origin="1970-01-01"):
