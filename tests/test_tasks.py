@@ -184,6 +184,18 @@ def test_time_matters_and_a_prediction_belongs_to_its_user(link, bazaar):
     torch.testing.assert_close(link.predict(int(users[0]), at=2000.0), everyone[2])
 
 
+def test_a_user_asked_about_by_id_keeps_the_gap_of_their_oldest_event(link, bazaar):
+    log = bazaar.events
+    long = log.users[(np.diff(log.offsets)[log.users] > link.max_len)][:5]
+    assert len(long) == 5
+    by_log = link.predict(log.select(np.isin(log.user, long)), at=2000.0)
+    for row, user in zip(by_log, long, strict=True):
+        torch.testing.assert_close(link.predict(int(user), at=2000.0), row)
+        mine = slice(log.offsets[user + 1] - link.max_len, log.offsets[user + 1])
+        cut = link.predict((log.item[mine], log.time[mine]), at=2000.0)  # nothing before it: the gap is unknown
+        assert not torch.equal(cut, row)
+
+
 def test_asking_is_hiding_the_last_event(link):
     """What is appended at inference is what was hidden in training: same item (none), time, gap and calendar."""
     items, times = np.array([3, 50, 7, 120]), np.array([1.0, 4.0, 6.0, 30.0])

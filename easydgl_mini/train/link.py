@@ -169,8 +169,8 @@ class Recommender(Estimator):
     # --- the rest
 
     def _remember(self, data, events=None):
-        """Keep the users' last events, for who is asked about by id."""
-        last = data.select(data.offsets[data.user + 1] - np.arange(len(data)) <= (events or self.max_len))
+        """Keep the users' last events, for who is asked about by id; one more than are seen, for the oldest's gap."""
+        last = data.select(data.offsets[data.user + 1] - np.arange(len(data)) <= (events or self.max_len + 1))
         self.extra_ = {name: torch.from_numpy(getattr(last, name).copy()) for name in ("user", "item", "time")}
 
     def _chunks(self, log, at):
