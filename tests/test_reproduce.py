@@ -808,6 +808,19 @@ def test_an_ablation_changes_what_it_is_about_whatever_was_found_best(tmp_path, 
     assert run._chosen(job, "easydgl", {})["mask_rate"] == 0.3
 
 
+def test_the_full_model_of_an_ablation_is_the_main_tables(tmp_path, monkeypatch):
+    """It is not trained twice, and its variants are trained as long as it was."""
+    tiny(tmp_path, "links", rows=["easydgl"], seeds=(1,), epochs=1, dim=8)
+    trained, real = [], run._run
+    monkeypatch.setattr(run, "_run", lambda *given: trained.append((given[1], given[3]["epochs"])) or real(*given))
+    table = tiny(tmp_path, "ablations-links", rows=["easydgl", "without-tpple"], seeds=(1,), dim=8)
+    assert trained == [("without-tpple", 1)] and table.seeds.tolist() == [1, 1]
+    names = {path.name.split("_")[0]: path.stem.split("_")[-1] for path in (tmp_path / "results").glob("*.json")}
+    assert names == {"links": "easydgl", "ablations-links": "without-tpple"}
+    found = records.read(tmp_path / "results" / "ablations-links_netflix_tiny_without-tpple.json")
+    assert found["table"] == "ablations-links" and found["settings"]["gamma"] == 0.0
+
+
 def test_a_model_of_other_settings_is_no_model_of_the_study(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(run, "study", lambda name, models, parts: seen.append(models["gsimc"].num_waves) or {"a": 1})

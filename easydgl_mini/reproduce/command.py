@@ -13,7 +13,8 @@ EXAMPLE = f"""example:
 
 tables:
   links, nodes, traffic                       every row by name; the paper's datasets are {", ".join(DATASETS.values())}
-  ablations-links, ablations-nodes, ablations-traffic    EasyDGL with one part off, or one number changed
+  ablations-links, ablations-nodes, ablations-traffic    EasyDGL with one part off, or one number changed; the full
+                                              model is the row of links, nodes or traffic, and is not trained again
   perturbation, recall, energy                the spectral study of the link models
   ties                                        what link models gain from a file's order of simultaneous events
 

@@ -110,21 +110,21 @@ class Job:
         """The data's name in files: a part of a dataset is not the dataset."""
         return records.label(self.dataset, self.part)
 
-    @property
-    def name(self):
-        """The table's name in files: the released traffic model is not the printed one."""
+    def name(self, row):
+        """The table's name in files. An ablation's full model is the main table's; the released one has its own."""
+        table = self.table.removeprefix("ablations-") if row == "easydgl" else self.table
         released = self.protocol.task == "traffic" and self.preset != "paper"
-        return f"{self.table}-{self.preset}" if released else self.table
+        return f"{table}-{self.preset}" if released else table
 
     def record_path(self, row):
-        return records.path_of(self.out, self.name, self.label, self.scale, row)
+        return records.path_of(self.out, self.name(row), self.label, self.scale, row)
 
     def search_path(self, model):
-        table = "links" if self.table in STUDIES else self.name.removeprefix("ablations-")
+        table = "links" if self.table in STUDIES else self.name(model)
         return records.path_of(self.out / "search", table, self.label, self.scale, model)
 
     def folder(self, row, seed):
-        table = "links" if self.table in STUDIES else self.name
+        table = "links" if self.table in STUDIES else self.name(row)
         return self.work / f"{table}_{self.label}_{self.scale}" / row / str(seed)
 
 
@@ -259,8 +259,13 @@ def _chosen(job, model, own):
 
 
 def _recorded(job, row, given, again):
-    """How long and how exactly a row was trained, of its record, so that other seeds are trained alike."""
+    """How long and how exactly a row was trained, of its record, so that other seeds are trained alike.
+
+    A variant without a record is trained as the full model was.
+    """
     old = None if again else records.read(job.record_path(row))
+    if old is None and job.table.startswith("ablations-"):
+        old = records.read(job.record_path("easydgl"))
     keys = {"epochs", "precision"} & (old["settings"].keys() if old else set()) - given.keys()
     return {key: old["settings"][key] for key in keys}
 
@@ -281,7 +286,7 @@ def _candidates(job, model):
 def _begin(job, row, model, settings, again):
     """The record so far if it is about the same thing, a new one otherwise."""
     record = {
-        "table": job.name,
+        "table": job.name(row),
         "dataset": job.dataset,
         "part": job.part,
         "scale": job.scale,
