@@ -359,10 +359,11 @@ def test_part_of_a_public_file_is_said_to_be_a_part(tmp_path):
 
 
 def test_more_seeds_of_a_record_are_trained_as_long_and_as_exactly(tmp_path):
-    tiny(tmp_path, rows=["sasrec"], seeds=(1,), epochs=1, precision="bf16")
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,), epochs=1, precision="bf16", patience=7)
     tiny(tmp_path, rows=["sasrec"], seeds=(2,))
     assert [one["epochs"] for one in found(tmp_path)["runs"]] == [1, 1]
-    assert found(tmp_path)["settings"]["precision"] == "bf16"
+    settings = found(tmp_path)["settings"]
+    assert (settings["epochs"], settings["precision"], settings["patience"]) == (1, "bf16", 7)
     with pytest.raises(ValueError, match="has precision 'bf16', now it is 'fp32'; --again"):
         tiny(tmp_path, rows=["sasrec"], seeds=(3,), precision="fp32")
     tiny(tmp_path, rows=["sasrec"], seeds=(3,), again=True)

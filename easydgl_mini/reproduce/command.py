@@ -41,6 +41,7 @@ def add_parser(commands, raw):
     sub.add_argument("--preset", choices=("paper", "release"), default="paper", help="traffic: as printed, or released")
     sub.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     sub.add_argument("--epochs", type=int, help="at most so many")
+    sub.add_argument("--patience", type=int, help="stop after so many epochs without a better one on validation")
     sub.add_argument("--precision", choices=("fp32", "bf16"), help="of matrix products in training")
     sub.add_argument(
         "--out", metavar="DIR", help="folder of the records (book/results at --scale full, else in --work)"
@@ -57,7 +58,7 @@ def run(arguments):
     settings = {name: getattr(arguments, name) for name in names}
     for name in ("rows", "seeds"):
         settings[name] = settings[name] and [one for part in settings[name] for one in part]
-    for name in ("epochs", "precision"):
+    for name in ("epochs", "patience", "precision"):
         if getattr(arguments, name) is not None:
             settings[name] = getattr(arguments, name)
     found = reproduce(arguments.table, **settings)

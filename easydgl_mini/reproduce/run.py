@@ -266,7 +266,7 @@ def _recorded(job, row, given, again):
     old = None if again else records.read(job.record_path(row))
     if old is None and job.table.startswith("ablations-"):
         old = records.read(job.record_path("easydgl"))
-    keys = {"epochs", "precision"} & (old["settings"].keys() if old else set()) - given.keys()
+    keys = {"epochs", "patience", "precision"} & (old["settings"].keys() if old else set()) - given.keys()
     return {key: old["settings"][key] for key in keys}
 
 
