@@ -360,31 +360,53 @@ def test_each_step_has_its_own_weights():
 # --- TGN
 
 
+def a_memory(chunks, snapshot):
+    """A memory with random weights that has met this snapshot's ages."""
+    memory = scrambled(Memory(4, chunks))
+    memory.learn([snapshot])
+    return memory
+
+
+def test_chunks_part_the_ages_of_training_into_equal_shares():
+    snapshot = a_snapshot()
+    age = (snapshot["at"][snapshot["dst"]] - snapshot["times"]).sort().values
+    memory = Memory(4, 5)
+    memory.learn([snapshot, snapshot])
+    assert len(age) == 14  # seven edges, read both ways; two are of one time
+    assert memory.borders.tolist() == pytest.approx([age[int(2 * 14 * k / 5) // 2].item() for k in (1, 2, 3, 4)])
+    model = REGISTRY["tgn"]("node", dim=8, num_classes=3, epochs=1).fit(busy(), 2, 2)
+    ages = torch.cat([s["at"][s["dst"]] - s["times"] for s in model._snapshots(busy(), [2])])
+    parts = torch.bincount(torch.searchsorted(model.model_.memory.borders, ages.float(), right=True), minlength=5)
+    assert parts.tolist() == [16] * 5
+
+
 def test_only_nodes_with_events_change_their_memory():
-    memory, snapshot = scrambled(Memory(4, 2)), a_snapshot()
+    snapshot = a_snapshot()
+    memory = a_memory(2, snapshot)
     s = memory(snapshot)
     quiet = torch.ones(len(s), dtype=torch.bool)
     quiet[snapshot["dst"]] = False
     assert quiet.sum() == 1 and (s[quiet] == 0).all() and (s[~quiet].abs().amax(1) > 1e-3).all()
     # of two chunks the second has node 1's last message no more: it keeps what the first chunk wrote
-    first = {k: (v[snapshot["share"] < 0.5] if len(v) == len(snapshot["src"]) else v) for k, v in snapshot.items()}
-    first["share"] = torch.zeros(len(first["src"]))
+    young = (snapshot["at"][snapshot["dst"]] - snapshot["times"]).float() < memory.borders
+    first = {k: (v[~young] if len(v) == len(snapshot["src"]) else v) for k, v in snapshot.items()}
     early = scrambled(Memory(4, 1))(first)
     later = torch.zeros_like(quiet)
-    later[snapshot["dst"][snapshot["share"] >= 0.5]] = True
+    later[snapshot["dst"][young]] = True
     torch.testing.assert_close(s[~later], early[~later])
     assert (later & ~quiet).any() and ((s - early)[later].abs().amax(1) > 1e-4).all()
 
 
 def test_memory_by_loops():
     """Chunk by chunk, node by node, torch's GRU cell given the mean of the messages."""
-    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot(busy())
+    snapshot = a_snapshot(busy())
+    memory = a_memory(3, snapshot)
     src, dst, times = (snapshot[name].tolist() for name in ("src", "dst", "times"))
-    rank = [sum(other < t for other in times) for t in times]
+    younger = [sum(other > t for other in times) for t in times]  # all times differ, but each edge is read both ways
     state = {u: torch.zeros(4, dtype=torch.float64) for u in range(len(snapshot["nodes"]))}
     seen = {u: min((t for t, v in zip(times, dst, strict=True) if v == u), default=None) for u in state}
     for chunk in range(3):
-        mine = [e for e in range(len(src)) if int(rank[e] / len(src) * 3) == chunk]
+        mine = [e for e in range(len(src)) if 2 - sum(younger[e] >= 80 * k // 3 // 2 * 2 for k in (1, 2)) == chunk]
         new = dict(state)
         for u in {dst[e] for e in mine}:
             events = [e for e in mine if dst[e] == u]
@@ -399,12 +421,26 @@ def test_memory_by_loops():
 
 
 def test_edges_are_played_in_order_of_time_not_of_the_file():
-    memory, snapshot = scrambled(Memory(4, 3)), a_snapshot()
+    snapshot = a_snapshot()
+    memory = a_memory(3, snapshot)
     order = torch.randperm(len(snapshot["src"]), generator=torch.Generator().manual_seed(0))
-    edges = {name: snapshot[name][order] for name in ("src", "dst", "times", "latest", "share")}
+    edges = {name: snapshot[name][order] for name in ("src", "dst", "times", "latest")}
     torch.testing.assert_close(memory(snapshot | edges), memory(snapshot))
-    back = snapshot | {"share": snapshot["share"].max() - snapshot["share"]}
+    back = snapshot | {"times": snapshot["times"].max() + snapshot["times"].min() - snapshot["times"]}
     assert (memory(back) - memory(snapshot)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["tgat", "tgn"])
+def test_an_answer_does_not_depend_on_who_else_is_asked(name):
+    """Steps that no edge joins: asked alone at its step's end, or with all the others at that time."""
+    world = em.simulate.ledger("tiny")
+    model = REGISTRY[name]("node", dim=8, num_heads=1, num_classes=3, epochs=1, lr=0.0).fit(world, 10, 12)
+    scrambled(model.model_)
+    model.model_.float()
+    alone, together = model.predict(world), model.predict(world, at=5.0)
+    mine = world.step == 4
+    torch.testing.assert_close(together[mine], alone[mine], rtol=0, atol=1e-5)
+    assert alone[mine].std(0).max() > 1e-3
 
 
 def test_tgn_reads_its_memory_and_learns_to_write_it():
@@ -419,7 +455,7 @@ def test_tgn_reads_its_memory_and_learns_to_write_it():
 # --- what a snapshot says
 
 
-def test_steps_shares_and_degrees_of_a_snapshot():
+def test_steps_and_degrees_of_a_snapshot():
     data = small()
     features = torch.zeros(8, 0)
     labels, step = torch.from_numpy(data.labels), torch.from_numpy(data.step)
@@ -429,7 +465,6 @@ def test_steps_shares_and_degrees_of_a_snapshot():
         and s["now"].tolist() == [1] * 5
         and s["step"].tolist() == [0, 0, 0, 1, 1]
     )
-    assert s["share"][:5].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.6])  # five edges, read both ways; two are tied
     into, out = [0, 2, 1, 1, 1], [1, 1, 1, 1, 1]
     np.testing.assert_allclose(s["features"].numpy(), np.log1p(np.stack([into, out], 1)), rtol=1e-6)
     near = snapshot_at(data.graph.src, data.graph.dst, data.graph.times, features, labels, step, 1, hops=0)

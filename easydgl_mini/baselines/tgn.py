@@ -1,7 +1,8 @@
 r"""TGN: nodes with a memory, written by a GRU at each event and read by time-encoded attention (Rossi et al., 2020).
 
-A snapshot's edges are played in order of time, in a few chunks. Each node that has events in a chunk gets the mean of
-their messages, and its GRU changes its memory; the others' stays as it was. Then TGAT's attention
+A snapshot's edges are played in order of time, in a few chunks: by their age, at borders that part the ages met in
+training into equal shares. Each node that has events in a chunk gets the mean of their messages, and its GRU changes
+its memory; the others' stays as it was. Then TGAT's attention
 (:mod:`.tgat_node`) reads features and memories:
 
 .. math::
@@ -13,7 +14,8 @@ with :math:`\bar t_u` the time of the event before (the first event of a node ha
 first.
 
 Simplified here: memories begin anew with each snapshot, so all of it is differentiable and nothing is kept between
-batches; events of one chunk don't see each other (neither do those of one batch in the original).
+batches; events of one chunk don't see each other (neither do those of one batch in the original); messages are averaged
+(the original's default takes the latest).
 """
 
 import dataclasses
@@ -25,7 +27,7 @@ from ..graph import aggregate
 from ..train.node import graph_of
 from .registry import register
 from .static import full
-from .tgat_node import TGATClassifier, TGATModel, TimeCode, into_dst
+from .tgat_node import TGATClassifier, TGATModel, TimeCode, ages, into_dst
 
 
 class Memory(nn.Module):
@@ -35,20 +37,27 @@ class Memory(nn.Module):
     ----------
     dim : int
     chunks : int
-        How many; edges of one time are never parted.
+        How many; edges of one time are never parted. ``borders`` are the ages between them, the youngest first.
     """
 
     def __init__(self, dim, chunks):
         super().__init__()
         self.dim, self.chunks, self.clock, self.gru = dim, chunks, TimeCode(dim), nn.GRUCell(3 * dim, dim)
+        self.register_buffer("borders", torch.arange(1.0, chunks))
+
+    def learn(self, snapshots):
+        """Part the ages of the training snapshots' edges into equal shares."""
+        met = torch.cat([ages(snapshot, torch.float64) for snapshot in snapshots]).sort().values
+        if len(met):
+            self.borders.copy_(met[torch.arange(1, self.chunks) * len(met) // self.chunks])
 
     def forward(self, snapshot):
         """Memories (n, dim)."""
         graph, times = graph_of(snapshot), snapshot["times"]
         memory = self.clock.phase.new_zeros(graph.num_nodes, self.dim)
         seen = times.new_full((graph.num_nodes,), torch.inf).scatter_reduce(0, graph.dst, times, "amin")
-        chunk = (snapshot["share"] * self.chunks).long()
-        for n in range(self.chunks):
+        chunk = torch.searchsorted(self.borders, ages(snapshot, self.borders.dtype), right=True)
+        for n in reversed(range(self.chunks)):  # the oldest first
             part = graph.select(chunk == n)
             count = part.in_degrees().clamp_min(1).unsqueeze(-1)
             has = (part.in_degrees() > 0).unsqueeze(-1)
@@ -85,6 +94,14 @@ class TGN(TGATClassifier):
 
     num_heads: int = 5
     chunks: int = 5
+
+    @property
+    def hops(self):
+        return self.num_layers + self.chunks  # a memory may come from one hop further with each chunk
+
+    def _start(self, train):
+        super()._start(train)
+        self.model_.memory.learn(train)
 
     def _model(self, in_feats):
         sizes = self.dim, self.num_layers, self.num_heads, self.dropout, self.num_classes

@@ -369,8 +369,7 @@ def snapshot_at(src, dst, times, features, labels, step, t, at=None, hops=3, bot
         By node (n,): ``nodes`` (their ids), ``features``, ``labels``, ``step``, ``asked``, ``now`` (the step asked
         about), ``at`` (the time), ``last`` (of the latest edge into it; its step's beginning without any), ``elapsed``
         (since then), ``gap`` (from the edge before to the last).
-        By edge (e,): ``src``, ``dst``, ``times``, ``latest`` (of those into its node), ``share`` (of all edges that
-        came before it, 0 … 1).
+        By edge (e,): ``src``, ``dst``, ``times``, ``latest`` (of those into its node).
     """
     asked = step <= at if t is None else step == t
     at = float(t + 1) if t is not None else float(at)
@@ -412,7 +411,6 @@ def snapshot_at(src, dst, times, features, labels, step, t, at=None, hops=3, bot
         "dst": dst,
         "times": times,
         "latest": latest,
-        "share": torch.searchsorted(times.sort().values, times) / max(len(times), 1),
     }
 
 
