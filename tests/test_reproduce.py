@@ -129,8 +129,8 @@ def test_a_record_without_runs_is_no_row():
     assert records.beside_paper([study], "netflix", ["hr@10"], ["sasrec"]).loc["sasrec", "hr@10"] == records.NOT_RUN
 
 
-def test_a_registered_name_can_be_a_row(tmp_path):
-    assert "appnp" not in protocol.Links.rows and "link" in REGISTRY["appnp"].tasks
+def test_a_registered_name_can_be_a_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.Links, "rows", ("popularity",))
     assert tiny(tmp_path, rows=["appnp"], seeds=(1,)).loc["appnp", "seeds"] == 1
     usual = run._job("links", None, None, None, "tiny", "paper", "cpu", None, tmp_path / "work", None, print)[1]
     assert list(usual) == list(protocol.Links.rows)  # what nobody asked for is left out
@@ -147,11 +147,54 @@ def test_what_does_not_train_is_recorded_too(table, rows, tmp_path):
 
 def test_a_table_beside_the_papers():
     table = records.beside_paper([a_record()], "netflix", ["hr@10"], ["sasrec", "gat", "popularity"])
-    assert table.loc["sasrec"].tolist() == [2, "0.3000 ± 0.1414", "0.2263"]
-    assert table.loc["gat"].tolist() == [0, "not yet run", "0.0871"]
-    assert table.loc["popularity"].tolist() == [0, "not yet run", "–"]
+    assert table.loc["sasrec"].tolist() == [2, "–", "0.3000 ± 0.1414", "0.2263"]
+    assert table.loc["gat"].tolist() == [0, "–", "not yet run", "0.0871"]
+    assert table.loc["popularity"].tolist() == [0, "–", "not yet run", "–"]
     other = records.beside_paper([a_record(dataset="ml-1m")], "ml-1m", ["hr@10"], ["sasrec"])
-    assert list(other.columns) == ["seeds", "hr@10"]  # the paper has nothing to say of this dataset
+    assert list(other.columns) == ["seeds", "users", "hr@10"]  # the paper has nothing to say of this dataset
+
+
+def test_a_table_of_rankings_says_how_many_users_it_is_about():
+    counted = a_record()
+    for one in counted["runs"]:
+        one["metrics"]["users"] = 604.0
+    table = records.beside_paper([counted], "netflix", ["hr@10"], ["sasrec"])
+    assert table.loc["sasrec", "users"] == "604"
+    assert "users" not in records.beside_paper([], "metr-la", ["mae@3"], ["stid"]).columns
+
+
+def test_a_table_refuses_what_no_ranking_can_have():
+    wrong = a_record()
+    wrong["runs"][0]["metrics"] |= {"hr@10": 0.3, "ndcg@10": 0.2, "hr@50": 0.4, "ndcg@50": 0.3}
+    with pytest.raises(AssertionError):
+        records.beside_paper([wrong], "netflix", ["hr@10"], ["sasrec"])
+
+
+def test_the_papers_table_of_five_combinations_has_a_row_for_each():
+    rows = list(run.variants("traffic"))
+    table = records.beside_paper([], "metr-la", ["rmse@3"], [row for row in rows if row in records.PRINTED])
+    expected = {"bare": 5.367, "bare-and-masking": 5.340, "without-tpple": 5.291, "bare-and-smoothness": 5.429}
+    assert {row: float(x) for row, x in table["paper rmse@3"].items()} == expected | {"without-cam": 5.250}
+    bare = protocol.make("easydgl", "traffic", 0, run.variants("traffic")["bare"])
+    assert (bare.masking, bare.gamma) == ("none", 0.0)
+
+
+def test_a_variant_that_is_the_full_model_is_not_trained(tmp_path):
+    said = []
+    rows = ["easydgl", "mask-rate-0.2", "mask-rate-0.4"]
+    table = tiny(tmp_path, "ablations-links", rows=rows, seeds=(1,), epochs=1, dim=8, say=said.append)
+    assert list(table.index) == ["easydgl", "mask-rate-0.4"] and "  mask-rate-0.2 is the full model" in said
+
+
+def test_a_closed_form_is_searched_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "SEARCH", {("gsimc", "link"): ({"num_waves": 2}, {"num_waves": 12})})
+    tiny(tmp_path, rows=["gsimc", "popularity"], search=True, seeds=(1,))
+    (path,) = (tmp_path / "results" / "search").iterdir()  # popularity has nothing to choose
+    search = json.loads(path.read_text())
+    values = [trial["metrics"]["ndcg@10"] for trial in search["tried"]]
+    assert search["best"] == int(np.argmax(values)) and values[0] != values[1]
+    tiny(tmp_path, rows=["gsimc"], seeds=(1,))
+    assert found(tmp_path, "gsimc")["settings"]["num_waves"] == (2, 12)[search["best"]]
 
 
 # ------------------------------------------------------------------------------------------------ the command's work
@@ -409,9 +452,12 @@ def test_every_variant_is_a_different_model(table, tmp_path):
     task = protocol.PROTOCOLS[kind].task
     variants = run.variants(kind)
     made = {name: protocol.make("easydgl", task, 1, own) for name, own in variants.items()}
+    usual = {"mask-rate-0.2", "gamma-0.0001"}
     for name, own in variants.items():
-        for key, value in own.items():
-            assert getattr(made[name], key) == value != getattr(made["easydgl"], key), (name, key)
+        assert all(getattr(made[name], key) == value for key, value in own.items())
+        assert any(value != getattr(made["easydgl"], key) for key, value in own.items()) == (
+            name not in usual | {"easydgl"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -826,6 +872,8 @@ def test_a_model_of_other_settings_is_no_model_of_the_study(tmp_path, monkeypatc
     seen = []
     monkeypatch.setattr(run, "study", lambda name, models, parts: seen.append(models["gsimc"].num_waves) or {"a": 1})
     tiny(tmp_path, "recall", seeds=(1,), num_waves=7)
+    kept = found(tmp_path, "study", "recall")
+    assert kept["models"]["gsimc"]["num_waves"] == 7 and kept["seconds"] > 0  # how its models were made, how long it took
     tiny(tmp_path, "recall", seeds=(1,), num_waves=5, again=True)
     assert seen == [7, 5]
 
@@ -833,7 +881,7 @@ def test_a_model_of_other_settings_is_no_model_of_the_study(tmp_path, monkeypatc
 def test_a_table_is_of_one_dataset():
     both = [a_record(dataset="ml-1m", values=((1, 0.5),)), a_record()]
     table = records.beside_paper(both, "netflix", ["hr@10"], ["sasrec"])
-    assert table.loc["sasrec"].tolist() == [2, "0.3000 ± 0.1414", "0.2263"]
+    assert table.loc["sasrec"].tolist() == [2, "–", "0.3000 ± 0.1414", "0.2263"]
 
 
 def test_a_search_has_the_settings_given(tmp_path, monkeypatch):

@@ -21,8 +21,8 @@ class Links:
     task, metric, larger = "link", "ndcg@10", True
     metrics = tuple(f"{name}@{k}" for name in ("hr", "ndcg") for k in (10, 50, 100))
     rows = (
-        "popularity", "gat", "sage", "gcn", "chebynet", "arma", "mrfcf", "gsimc", "bgsimc", "gru4rec", "sasrec",
-        "grec", "bert4rec", "tgat", "tisasrec", "ctsma", "easydgl",
+        "popularity", "gat", "sage", "gcn", "chebynet", "arma", "appnp", "mrfcf", "gsimc", "bgsimc", "gru4rec",
+        "sasrec", "grec", "bert4rec", "tgat", "tisasrec", "ctsma", "easydgl",
     )  # fmt: skip
 
     def __init__(self, dataset, data):

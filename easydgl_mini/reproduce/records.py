@@ -24,6 +24,14 @@ from ..interpret.report import check_ranking_metrics
 SEEDS = (12345, 54321, 56789, 98765, 7401)
 """The paper's five."""
 NOT_RUN = "not yet run"
+PRINTED = {
+    "bare": "easydgl w/o cam and tpple",
+    "bare-and-masking": "easydgl w/ masking",
+    "without-tpple": "easydgl w/ cam",
+    "bare-and-smoothness": "easydgl w/ temporal smoothness",
+    "without-cam": "easydgl w/ tpple",
+}
+"""Rows of the ablation as the paper's tab:motiv calls them."""
 
 
 def paper_figures():
@@ -70,9 +78,14 @@ def read(path):
 
 def write(path, record):
     """Write a record in one step, after checking what every ranking has to satisfy."""
+    check_rankings(record)
+    write_plain(path, record)
+
+
+def check_rankings(record):
+    """Assert of every run what its hits and its gains have to satisfy if they come from one ranking."""
     for run in record["runs"]:
         check_ranking_metrics({rename(name): value for name, value in run["metrics"].items()}, 1e-6)
-    write_plain(path, record)
 
 
 def write_plain(path, record):
@@ -126,21 +139,28 @@ def beside_paper(records, dataset, metrics, rows, digits=4):
     Parameters
     ----------
     records : list of dict
+        Rankings are checked again: no table shows what no ranking can have.
     dataset : str
     metrics, rows : sequences of str
-        Columns and rows, in order; a row without a record says "not yet run".
+        Columns and rows, in order; a row without a record says "not yet run". For rankings a column says how many test
+        users each seed has.
     """
-    ours = summary([r for r in records if r["dataset"] == dataset])
-    figures = paper_figures()
-    figures = figures[(figures.dataset == dataset) & ~figures.table.isin(["tbl:perturb", "tab:motiv"])]
-    lines = []
+    records = [r for r in records if r["dataset"] == dataset]
+    for record in records:
+        check_rankings(record)
+    ours, figures = summary(records), paper_figures()
+    figures = figures[(figures.dataset == dataset) & (figures.table != "tbl:perturb")]
+    lines, ranked = [], any(metric.startswith(("hr@", "ndcg@")) for metric in metrics)
     for row in rows:
         mine, line = ours[ours.row == row], {"row": row}
         line["seeds"] = int(mine.seeds.max()) if len(mine) else 0
+        if ranked:
+            users = mine[mine.metric == "users"]
+            line["users"] = f"{users['mean'].iloc[0]:.0f}" if len(users) else "–"
         for metric in metrics:
             cell = mine[mine.metric == metric]
             line[metric] = _cell(cell.iloc[0], digits) if len(cell) else NOT_RUN
-            theirs = figures[(figures.row == row) & (figures.metric == metric)]
+            theirs = figures[(figures.row == PRINTED.get(row, row)) & (figures.metric == metric)]
             if len(figures):
                 line[f"paper {metric}"] = f"{theirs.value.iloc[0]:.{digits}f}" if len(theirs) else "–"
         lines.append(line)

@@ -55,16 +55,24 @@ VARIANTS = {
     "without-tpple": {"gamma": 0.0},
     "typical-masking": {"masking": "token"},
     "smoothness": {"regulariser": "smoothness"},
-    **{f"mask-rate-{r}": {"mask_rate": r} for r in (0.1, 0.4, 0.6)},
-    **{f"gamma-{g:g}": {"gamma": g} for g in (1e-6, 1e-2)},
+    **{f"mask-rate-{r}": {"mask_rate": r} for r in (0.1, 0.2, 0.4, 0.6)},
+    **{f"gamma-{g:g}": {"gamma": g} for g in (1e-6, 1e-4, 1e-2)},
 }
-"""EasyDGL with one part switched off or one number changed; "without-cam" depends on the task."""
+"""EasyDGL with one part switched off or one number changed; "without-cam" depends on the task. A number that the full
+model has already is no row of its own."""
 WITHOUT_CAM = {"links": {"causal": True}, "nodes": {"masking": "none"}, "traffic": {"masking": "none"}}
+BARE = {"masking": "none", "gamma": 0.0}
+MOTIVATION = {
+    "bare": BARE,
+    "bare-and-masking": BARE | {"masking": "token"},
+    "bare-and-smoothness": {"masking": "none", "regulariser": "smoothness"},
+}
+"""The paper's tab:motiv adds parts to a bare model; with CaM alone it is "without-tpple", with TPPLE "without-cam"."""
 
 
 def variants(kind):
     """The rows of an ablation. A node lives in one step, so there is nothing to smooth in time."""
-    rows = VARIANTS | {"without-cam": WITHOUT_CAM[kind]}
+    rows = VARIANTS | {"without-cam": WITHOUT_CAM[kind]} | (MOTIVATION if kind == "traffic" else {})
     return {row: own for row, own in rows.items() if kind != "nodes" or row != "smoothness"}
 
 
@@ -75,7 +83,41 @@ ITEMS = HIDE | {"item_scale": 8.0}
 AGES = ITEMS | {"clock": "relative"}
 OWN_LINK = ({}, ITEMS, AGES, AGES | {"gamma": 1e-2}, AGES | {"dim": 128}, AGES | {"num_clusters": 16})
 OWN = ({}, FAST, HIDE, FAST | {"gamma": 1e-2}, FAST | {"dim": 128}, FAST | {"num_clusters": 16})
+WAVES = {"num_waves": 500}
 SEARCH = {
+    ("mrfcf", "link"): (
+        {},
+        {"ridge": 10.0},
+        {"ridge": 0.1},
+        {"ridge": 10.0, "alpha": 0.5},
+        {"ridge": 300.0, "alpha": 0.0},
+        {"ridge": 3000.0, "alpha": 0.0},
+    ),
+    ("gsimc", "link"): (
+        {},
+        {"num_waves": 50},
+        WAVES,
+        WAVES | {"trust": 1.0},
+        WAVES | {"scale": 0.25},
+        {"num_waves": 1000},
+    ),
+    ("bgsimc", "link"): ({}, WAVES, {"noise": 0.1}, {"noise": 10.0}, {"arrivals": 10}, WAVES | {"scale": 0.25}),
+    ("label_propagation", "node"): (
+        {},
+        {"alpha": 0.5},
+        {"alpha": 0.7},
+        {"alpha": 0.8},
+        {"alpha": 0.99},
+        {"rounds": 10},
+    ),
+    ("random_forest", "node"): (
+        {},
+        {"trees": 200},
+        {"balance": 0.5},
+        {"balance": 1.0},
+        {"trees": 200, "balance": 0.5},
+        {"trees": 200, "balance": 1.0},
+    ),
     ("bert4rec", "link"): ({}, HIDE, MORE, MORE | {"dropout": 0.3}, MORE | {"dim": 128}, {"mask_rate": 0.6}),
     ("ctsma", "link"): OWN_LINK,
     ("easydgl", "link"): OWN_LINK,
@@ -84,7 +126,7 @@ SEARCH = {
     ("dcrnn", "traffic"): ({}, SLOW, {"lr": 3e-4}, {"dropout": 0.3}, SLOW | {"dropout": 0.3}, {"dim": 128}),
     ("graph_wavenet", "traffic"): ({}, FAST, {"lr": 3e-4}, MILD, FAST | MILD, FAST | {"dim": 128}),
 }
-"""The settings that are tried, as changes of the defaults: six for every model that trains, chosen on validation."""
+"""The settings that are tried, as changes of the defaults: six for every model that has any, chosen on validation."""
 
 
 @dataclasses.dataclass
@@ -179,8 +221,13 @@ def reproduce(
     if table in STUDIES:
         return _study(job, table, rows, seeds[0], settings, again, say)
     todo = []  # known before the first training, so that a record that does not fit is refused at once
-    for row, (model, own) in rows.items():
+    for row, (model, own) in list(rows.items()):
         chosen = _chosen(job, model, own | settings) | _recorded(job, row, settings, again)
+        full = make(model, job.protocol.task, 0, _chosen(job, model, settings)) if own else None
+        if own and all(getattr(full, key) == value for key, value in own.items()):
+            say(f"  {row} is the full model")
+            del rows[row]
+            continue
         kept = {run["seed"] for run in _begin(job, row, model, chosen, again)["runs"]}
         todo += [(row, model, chosen, seed) for seed in seeds if seed not in kept]
     for n, (row, model, chosen, seed) in enumerate(todo, 1):
@@ -366,7 +413,7 @@ def _forget_peak():
 
 def _study(job, name, rows, seed, settings, again, say):
     """Train what is not trained yet, by default as the table's record says, look at it, and keep what was seen."""
-    path, parts, models = job.record_path("study"), job.protocol.parts(seed), {}
+    path, parts, models, how, started = job.record_path("study"), job.protocol.parts(seed), {}, {}, time.time()
     record = _begin(job, "study", name, settings, again)
     if "found" in record:
         if record["seed"] != seed:
@@ -375,7 +422,7 @@ def _study(job, name, rows, seed, settings, again, say):
     for row, (model, own) in rows.items():
         known = None if settings else records.read(records.path_of(job.out, "links", job.label, job.scale, row))
         chosen = known["settings"] if known else _chosen(job, model, own | settings)
-        fresh, folder = make(model, "link", seed, chosen), job.folder(row, seed)
+        fresh, folder, how[row] = make(model, "link", seed, chosen), job.folder(row, seed), chosen
         models[row] = _kept(job, fresh, folder, chosen)
         if models[row] is None:
             run = {"checkpoint": folder, "resume": True, "progress": job.progress}
@@ -383,7 +430,8 @@ def _study(job, name, rows, seed, settings, again, say):
             _keep(job, fresh, folder)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
         say(f"  {row}: ready")
-    record |= {"seed": seed, "found": study(name, models, parts)} | records.provenance(job.device)
+    record |= {"seed": seed, "models": how, "found": study(name, models, parts)} | records.provenance(job.device)
+    record["seconds"] = round(time.time() - started, 1)  # with the training of what was not trained yet
     records.write(path, record)
     return record["found"]
 
@@ -407,10 +455,10 @@ def _search(job, row, model, given, seed, again, say):
             continue
         settings = _settings(job, given | dict(change))
         run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
-        if "epochs" not in run:
-            return  # one formula, nothing to choose
+        if "epochs" not in run and (model, job.protocol.task) not in SEARCH:
+            return  # nothing is trained and there is nothing to choose
         keep = ("metrics", "best_epoch", "epochs", "seconds", "processor_seconds", "code", "machine", "date")
-        tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep})
+        tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep if key in run})
         values = [trial["metrics"][job.protocol.metric] for trial in tried]
         best = values.index((max if job.protocol.larger else min)(values))
         record = {"model": model, "dataset": job.dataset, "metric": f"validation {job.protocol.metric}", "best": best}
