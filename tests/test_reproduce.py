@@ -873,7 +873,7 @@ def test_a_model_of_other_settings_is_no_model_of_the_study(tmp_path, monkeypatc
     monkeypatch.setattr(run, "study", lambda name, models, parts: seen.append(models["gsimc"].num_waves) or {"a": 1})
     tiny(tmp_path, "recall", seeds=(1,), num_waves=7)
     kept = found(tmp_path, "study", "recall")
-    assert kept["models"]["gsimc"]["num_waves"] == 7 and kept["seconds"] > 0  # how its models were made, how long it took
+    assert kept["models"]["gsimc"]["num_waves"] == 7 and kept["seconds"] >= 0  # how, how long
     tiny(tmp_path, "recall", seeds=(1,), num_waves=5, again=True)
     assert seen == [7, 5]
 
