@@ -465,7 +465,8 @@ def test_every_variant_is_a_different_model(table, tmp_path):
     [
         ({"table": "tables"}, "table must be one of links"),
         ({"scale": "huge"}, "scale must be one of tiny"),
-        ({"scale": "full"}, "needs --data.*data fetch netflix"),
+        ({"scale": "full"}, "needs --data.*data fetch netflix.*simulate makes some"),
+        ({"dataset": "ml-1m"}, "ml-1m at scale 'tiny' needs --data.*data fetch ml-1m says how to get them$"),
         ({"rows": ["sasrek"]}, "rows must be among .*sasrec.*got sasrek"),
         ({"rows": ["sasrec"], "depth": 3}, "sasrec has no setting depth"),
     ],

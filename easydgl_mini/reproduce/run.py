@@ -20,7 +20,7 @@ except ImportError:  # Windows
 
 from .. import data as datasets
 from ..baselines import REGISTRY
-from ..data.raw import write_raw
+from ..data.raw import WRITERS, write_raw
 from . import records
 from .protocol import PROTOCOLS, make
 from .studies import STUDIES, study
@@ -261,10 +261,11 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     work = Path(work) if work else Path(data or ".") / ".easydgl"
     out = out or (BOOK if scale == "full" else work / "results")
     if data is None:
-        if scale == "full":
+        if scale == "full" or dataset not in WRITERS:
+            some = ", easydgl-mini simulate makes some" if dataset in WRITERS else ""
             raise ValueError(
-                f"scale 'full' needs --data, the folder with the raw files of {dataset}: "
-                f"easydgl-mini data fetch {dataset} says how to get them, easydgl-mini simulate makes some"
+                f"{dataset} at scale {scale!r} needs --data, the folder with its raw files: "
+                f"easydgl-mini data fetch {dataset} says how to get them{some}"
             )
         data = work / "simulated" / f"{dataset}-{scale}"
         if not data.exists():
