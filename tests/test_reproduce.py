@@ -626,7 +626,7 @@ def test_the_command_line(tmp_path, capsys):
     assert [line["seed"] for line in found(tmp_path, "gsimc")["runs"]] == [3, 4, 5]
     capsys.readouterr()
     assert main(["reproduce", "links", "--scale", "full"]) == 2
-    assert capsys.readouterr().err.startswith("easydgl-mini reproduce: scale 'full' needs --data")
+    assert capsys.readouterr().err.startswith("easydgl-mini reproduce: netflix at scale 'full' needs --data")
 
 
 def test_patent_is_split_by_its_quarters_and_has_no_illicit_class(tmp_path):
