@@ -248,6 +248,13 @@ def test_find_takes_the_first_layout_that_is_complete(tmp_path):
         files.find(tmp_path / "nowhere", layouts)
 
 
+def test_a_layout_in_a_folder_of_its_own_is_not_named_again():
+    assert data.DATASETS["elliptic"].files.count("elliptic_txs_features.csv") == 1
+    assert data.DATASETS["tmall"].files == "user_log_format1.csv"
+    assert data.DATASETS["netflix"].files.endswith("combined_data_4.txt or training_set/mv_*.txt")
+    assert data.DATASETS["pems-bay"].files == "pems-bay.h5 + adj_mx_bay.pkl"
+
+
 # Headers --------------------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +274,12 @@ def test_headers(tmp_path, monkeypatch):
         rows, report = read_table(tmp_path, b"\n \n" * 40 + b"x,What,WHO\n1,2,3\n\n4,5,6\n7,8\n")
         assert rows == [(b"3", b"2"), (b"6", b"5")]
         assert report.read == 84 and report.dropped == {"blank line": 81, "expected 3 fields": 1}
+    assert read_table(tmp_path, b'"Who" , "WHAT"\n"1",2\n3,""\n"4,5\n6,"\n', header="welcome")[0] == [
+        (b"1", b"2"),
+        (b"3", b""),
+        (b'"4', b"5"),
+        (b"6", b'"'),
+    ]  # half a pair of quotes is part of the field
     assert read_table(tmp_path, b"1,2\n", header="none")[0] == [(b"1", b"2")]
     assert read_table(tmp_path, b"1,2\n", header="welcome")[0] == [(b"1", b"2")]
     assert read_table(tmp_path, b"what,who\n1,2\n", header="welcome")[0] == [(b"2", b"1")]
@@ -430,7 +443,7 @@ def toy(tmp_path, monkeypatch):
 
     entry = registry.Dataset(
         name="toy", title="A toy", task="link", layouts=(("a.txt", "b.txt"),), where="nowhere", read=read,
-        make=links.make, options=dict(links.OPTIONS), expect={"rows": 4},
+        make=links.make, options=dict(links.OPTIONS), expect={"rows": 3},
     )  # fmt: skip
     monkeypatch.setitem(registry.DATASETS, "toy", entry)
     folder = tmp_path / "toy"
@@ -581,7 +594,16 @@ def test_verify_compares_arrays_and_known_facts(toy):
     cache.save(prepared, "toy", 1, settings)  # whole, but not what the files say
     assert "does not hold what the files say" in data.verify("toy", folder)[0]
     (folder / "toy" / "a.txt").write_text("5,7,1\n")
-    assert "rows: the public files have 4, these have 3" in data.verify("toy", folder)
+    assert "rows: the public files have 3, these have 2" in data.verify("toy", folder)
+
+
+def test_blank_lines_are_no_rows_of_the_public_files(toy):
+    folder, _ = toy
+    (folder / "toy" / "a.txt").write_text("\n5,7,1\n \n5,8,0\n\n")
+    assert data.load("toy", folder).report.rows == 3  # of seven lines
+    assert data.verify("toy", folder) == []
+    (folder / "toy" / "a.txt").write_text("5,7,1\nx\n5,8,0\n")
+    assert data.verify("toy", folder, errors="drop") == ["rows: the public files have 3, these have 4"]
 
 
 @pytest.mark.parametrize(
@@ -736,6 +758,26 @@ def test_fetch_of_a_closed_dataset_says_what_to_do(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "kaggle.com/datasets/netflix-inc" in error and "combined_data_1.txt" in error and "into the folder" in error
+
+
+@pytest.mark.parametrize("action", ["fetch", "prepare"])
+def test_a_dataset_with_many_layouts_names_the_usual_files_only(tmp_path, capsys, action):
+    assert cli.main(["data", action, "metr-la", "--data", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "metr-la.h5 + adj_mx.pkl" in error and "github.com/liyaguang/DCRNN" in error
+    assert " or " not in error and error.count("\n") == 1
+    (tmp_path / "metr-la").mkdir()
+    (tmp_path / "metr-la" / "metr-la.csv").touch()  # then the layout that is nearly there
+    with pytest.raises(DataError, match=r"adj_mx\.pkl: no such file; METR-LA needs metr-la\.csv \+ adj_mx\.pkl \("):
+        data.load("metr-la", tmp_path)
+
+
+def test_amazon_says_which_file_in_which_format(tmp_path, capsys):
+    assert cli.main(["data", "fetch", "amazon-beauty", "--data", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    for words in ("AraVio/TimeWeaver", "data/Beauty.txt", "user i1 … iN<TAB>gap1 … gapN", "in seconds", "the first 0"):
+        assert words in error
+    assert error.count("\n") == 1
 
 
 def test_public_archives_have_checksums_and_others_say_where():

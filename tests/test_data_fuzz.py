@@ -224,11 +224,23 @@ def slow_netflix(files):
     return events
 
 
+def unquoted(field, separator):
+    """A field without double quotes around it, which commas allow."""
+    both = separator == b"," and len(field) > 1 and field[:1] == field[-1:] and field[:1] in (b'"', '"')
+    return field[1:-1] if both else field
+
+
+def words_of(line, separator):
+    """What a header says, in lower case."""
+    fields = line.decode("utf-8", "replace").split(separator.decode())
+    return [unquoted(field.strip().lower(), separator) for field in fields]
+
+
 def header_of(line, names, separator):
     """Place of each name, or None where one is missing or there twice."""
     if line is None or not names:
         return None
-    header = [field.strip().lower() for field in line.decode("utf-8", "replace").split(separator.decode())]
+    header = words_of(line, separator)
     if any(header.count(name.lower()) != 1 for name in names):
         return None
     return {name: header.index(name.lower()) for name in names}, len(header)
@@ -240,12 +252,8 @@ def slow_table(text, names, separator, parse, optional=False, header=True):
         return None
     if not header:
         lines = [separator.join(name.encode() for name in names), *lines]
-    words = (
-        {field.strip().lower() for field in lines[0].decode("utf-8", "replace").split(separator.decode())}
-        if lines
-        else set()
-    )
-    if optional and not (lines and words & {name.lower() for name in names}):
+    words = set(words_of(lines[0], separator)) if lines else set()
+    if optional and not words & {name.lower() for name in names}:
         place, count = {name: i for i, name in enumerate(names)}, len(names)
     else:
         found = header_of(lines[0] if lines else None, names, separator)
@@ -256,7 +264,7 @@ def slow_table(text, names, separator, parse, optional=False, header=True):
     for line in lines:
         fields = line.split(separator)
         if readable(line) and len(fields) == count:
-            event = parse({name: fields[i] for name, i in place.items()})
+            event = parse({name: unquoted(fields[i], separator) for name, i in place.items()})
             if event is not None and None not in event:
                 events.append(event)
     return events
@@ -374,6 +382,8 @@ def sample_tmall(rng):
         ids = ",".join(str(rng.integers(1, 400_000)) for _ in range(4))
         brand = rng.choice(["", str(rng.integers(9000))])
         rows.append(f"{ids},{brand},{random_date(rng, '%m%d', 2014, 365).lstrip('0')},{rng.integers(4)}")
+    if rng.random() < 0.3:
+        rows = [",".join(f'"{field}"' for field in row.split(",")) for row in rows]
     return {"user_log_format1.csv": ("\n".join(rows) + "\n").encode()}
 
 
@@ -417,18 +427,19 @@ def sample_amazon(rng):
     return {"Beauty.txt": ("\n".join(rows) + "\n").encode()}
 
 
-def one(slow):
-    return lambda files: slow(*files.values())
+def some(slow):
+    """No event at all is as good as no file."""
+    return lambda files: slow(files) or None
 
 
 def table(names, separator, parse, **options):
-    return one(lambda text: slow_table(text, names, separator, parse, **options))
+    return some(lambda files: slow_table(*files.values(), names, separator, parse, **options))
 
 
 ALL = ("click", "cart", "purchase", "favourite")
 FORMATS = [
-    Format("netflix-combined", sample_combined, through_links(netflix.read), slow_netflix),
-    Format("netflix-movies", sample_movies, through_links(netflix.read), slow_netflix),
+    Format("netflix-combined", sample_combined, through_links(netflix.read), some(slow_netflix)),
+    Format("netflix-movies", sample_movies, through_links(netflix.read), some(slow_netflix)),
     Format("tmall", sample_tmall, through_links(tmall.read, actions=ALL), table(tmall.COLUMNS, b",", tmall_row)),
     Format("koubei", sample_koubei, through_links(koubei.read), table(koubei.COLUMNS, b",", koubei_row, optional=True)),
     Format("ml-100k", sample_ratings("u.data", "\t"), through_links(movielens.read),
@@ -437,8 +448,8 @@ FORMATS = [
            table(movielens.COLUMNS, b"::", rating_row, header=False)),
     Format("ml-20m", sample_ratings("ratings.csv", ",", "userId,movieId,rating,timestamp", half=True),
            through_links(movielens.read), table(movielens.COLUMNS, b",", rating_row)),
-    Format("atomic", sample_atomic, through_links(movielens.read), slow_atomic),
-    Format("amazon", sample_amazon, through_links(amazon.read), slow_amazon),
+    Format("atomic", sample_atomic, through_links(movielens.read), some(slow_atomic)),
+    Format("amazon", sample_amazon, through_links(amazon.read), some(slow_amazon)),
 ]  # fmt: skip
 
 
@@ -604,17 +615,25 @@ def slow_metr_la(files):
     sensors = header[1:] if timed else header
     if sorted(sensors) != SENSORS:
         return None
-    rows = {}
-    for fields in good_rows(lines[1:], len(header)):
-        values = [real_number(field, 0, 1000, missing=True) for field in fields[timed:]]
-        when = stamp_of(fields[0]) if timed else 22_176_000 + 5 * len(rows)  # 2012-03-01
+    read = []
+    for n, line in enumerate(lines[1:]):
+        (fields,) = good_rows([line], len(header)) or [None]
+        values = [real_number(field, 0, 1000, missing=True) for field in fields[timed:]] if fields else [None]
+        when = 22_176_000 + 5 * n if not timed else stamp_of(fields[0]) if fields else None  # 2012-03-01
         if None not in (when, *values):
-            rows.setdefault(when, [0.0 if x != x else float(np.float32(x)) for x in values])
+            read.append((when, [0.0 if x != x else float(np.float32(x)) for x in values]))
+    phases = [when % 5 for when, _ in read]
+    usual, rows = max(range(5), key=phases.count), {}
+    for when, values in read:
+        if when % 5 == usual:
+            rows.setdefault(when, values)
     if not rows:
         return None
     first, last = min(rows), max(rows)
+    if not timed:  # a bad row keeps its place, the first and the last too
+        first, last = 22_176_000, 22_176_000 + 5 * (len(lines) - 2)
     slots = (last - first) // 5 + 1
-    if any((when - first) % 5 for when in rows) or slots > 2 * len(rows) + 10_000:
+    if timed and slots > 2 * len(rows) + 10_000:
         return None
     origin = str(datetime.date(1970, 1, 1) + datetime.timedelta(minutes=first))
     times = [float(first % 1440 + 5 * n) for n in range(slots)]

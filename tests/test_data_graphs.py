@@ -1,6 +1,7 @@
 """Elliptic, METR-LA, PEMS-BAY and Patent: what comes out of hand-written files, number by number."""
 
 import builtins
+import dataclasses
 import io
 import os
 import pickle
@@ -62,6 +63,18 @@ def test_elliptic_by_hand(tmp_path):
     assert got.graph.dst.tolist() == [1, 2]
     assert got.graph.times.tolist() == [1.5, 2.5]
     assert (got.report.read, got.report.kept, got.report.dropped) == (12, 12, {})
+
+
+def quoted(text):
+    """Every field of a table in double quotes."""
+    return "".join(",".join(f'"{field}"' for field in line.split(",")) + "\n" for line in text.splitlines())
+
+
+def test_elliptic_in_the_folder_of_its_archive_and_quoted(tmp_path):
+    write_elliptic(tmp_path / "elliptic" / "elliptic_bitcoin_dataset", FEATURES, quoted(EDGES), quoted(CLASSES))
+    got = load("elliptic", tmp_path)
+    assert got.labels.tolist() == [0, 1, 2, 0, 2]
+    assert (got.graph.src.tolist(), got.graph.dst.tolist()) == ([0, 3], [1, 2])
 
 
 def test_elliptic_classes_are_those_of_ledger_and_of_the_score(tmp_path):
@@ -276,7 +289,7 @@ def test_metr_la_sensors_in_another_order(tmp_path):
         (",11,22,33\n2012-03-01 00:00:30,1,2,3\n", 2, "the time is not like"),
         (",11,22,33\n2012/03/01 00:00:00,1,2,3\n", 2, "the time is not of the form"),
         (",11,22,33\n5,1,2,3\n", 2, "the time is not like"),
-        (",11,22,33\n2012-03-01 00:00,1,2,3\n2012-03-01 00:07,1,2,3\n", None, "expected times every 5 minutes"),
+        (",11,22,33\n2012-03-01 00:00,1,2,3\n2012-03-01 00:07,1,2,3\n", 3, "every 5 minutes, as most are, got"),
         (",11,22,33\n2012-03-01 00:00,1,2,3\n2092-03-01 00:00,1,2,3\n", None, "is a date wrong"),
         ("11,22,33\n", None, "no readings"),
         ("\n\n", 1, "header of sensor ids"),
@@ -299,6 +312,52 @@ def test_metr_la_drops_bad_rows_when_asked(tmp_path):
     got = load("metr-la", tmp_path, errors="drop")
     assert got.readings.tolist() == [[1, 2, 3], [0, 0, 0], [7, 8, 9]]
     assert (got.report.read, got.report.kept, adds_up(got.report)) == (4, 2, True)
+
+
+LATER = [[1, 2, 3], [0, 0, 0], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("bad", ["4,5,x", "4,5", "4,-5,6", "4,5,6,7", "4,\xff,6"])
+@pytest.mark.parametrize("block", [1, 2**20])
+def test_without_times_a_bad_row_does_not_move_the_later_ones(tmp_path, monkeypatch, bad, block):
+    monkeypatch.setattr(data.files, "BLOCK", block)
+    write_metr(tmp_path, "")
+    (tmp_path / "metr-la.csv").write_bytes(f"11,22,33\n1,2,3\n\n{bad}\n7,8,9\n".encode("latin1"))
+    got = load("metr-la", tmp_path, errors="drop")
+    assert got.readings.tolist() == LATER  # the blank line is no row
+    assert got.times.tolist() == [0, 5, 10]
+    assert (got.report.read, got.report.kept, adds_up(got.report)) == (4, 2, True)
+    assert "metr-la.csv: 1 bad rows are now rows of missing readings" in got.report.notes[0]
+
+
+def test_without_times_bad_rows_at_both_ends_keep_their_places(tmp_path):
+    got = load("metr-la", write_metr(tmp_path, "11,22,33\nx\n1,2,3\nx\n"), errors="drop")
+    assert got.readings.tolist() == [[0, 0, 0], [1, 2, 3], [0, 0, 0]]
+    with pytest.raises(DataError, match="no readings could be read"):
+        load("metr-la", write_metr(tmp_path, "11,22,33\nx\n1,2\n"), errors="drop")
+
+
+def test_a_bad_row_of_an_npz_does_not_move_the_later_ones(tmp_path):
+    put(tmp_path, adj_mx__pkl=graph_pickle())
+    np.savez(tmp_path / "metr-la.npz", data=np.array([[1.0, 2, 3], [4, -5, 6], [7, 8, 9]]))
+    got = load("metr-la", tmp_path, errors="drop")
+    assert (got.readings.tolist(), got.times.tolist()) == (LATER, [0, 5, 10])
+    assert (got.report.read, got.report.kept) == (3, 2)
+    assert got.report.dropped == {"a reading is not in 0 … 1000": 1}
+
+
+def test_a_time_off_the_grid_is_a_bad_row(tmp_path):
+    """The grid is that of most times, so that a bad first row is the bad one."""
+    rows = ["2012-03-01 00:03,9,9,9", "2012-03-01 00:05,1,2,3", "", "2012-03-01 00:12,9,9,9", "2012-03-01 00:15,7,8,9"]
+    write_metr(tmp_path, "\n".join([",11,22,33", *rows, ""]))
+    with pytest.raises(DataError, match=r"metr-la\.csv, line 2: .* every 5 minutes, .* got 2012-03-01T00:03"):
+        load("metr-la", tmp_path)
+    got = load("metr-la", tmp_path, errors="drop")
+    assert (got.readings.tolist(), got.times.tolist()) == (LATER, [5, 10, 15])
+    assert got.report.dropped == {"blank line": 1, metr_la.OFF_GRID: 2} and adds_up(got.report)
+    write_metr(tmp_path, "\n".join([",11,22,33", *rows[1:], ""]))
+    with pytest.raises(DataError, match="line 4: "):
+        load("metr-la", tmp_path)
 
 
 def test_metr_la_npz(tmp_path):
@@ -352,13 +411,38 @@ def test_metr_la_graph_from_distances(tmp_path, header):
         load("metr-la", tmp_path)
 
 
+def test_distances_are_no_rows_of_the_public_readings(tmp_path, monkeypatch):
+    """Two readings are the two that are public, whatever else is counted."""
+    public = dataclasses.replace(data.DATASETS["metr-la"], expect={"rows": 2})
+    monkeypatch.setitem(data.DATASETS, "metr-la", public)
+    (tmp_path / "metr-la.csv").write_text("11,22\n1,2\n\n3,4\n")
+    (tmp_path / "distances_la_2012.csv").write_text("from,to,cost\n11,22,1\n\n22,11,3\n22,99,3\n")
+    report = load("metr-la", tmp_path).report
+    assert (report.read, report.rows, adds_up(report)) == (7, 2, True)
+    assert data.verify("metr-la", tmp_path, cache=False) == []
+    (tmp_path / "metr-la.csv").write_text("11,22\n1,2\n")
+    assert data.verify("metr-la", tmp_path, cache=False) == ["rows: the public files have 2, these have 1"]
+
+
+def test_rows_come_back_from_the_cache(tmp_path):
+    put(tmp_path / "metr-la", distances_la_2012__csv="11,22,1\n22,11,3\n")
+    (tmp_path / "metr-la" / "metr-la.csv").write_text("11,22\n1,2\n")
+    assert [data.load("metr-la", tmp_path).report.rows for _ in range(2)] == [1, 1]
+
+
 def test_metr_la_npz_with_distances_needs_the_ids(tmp_path):
     np.savez(tmp_path / "metr-la.npz", data=np.ones((2, 2)))
     (tmp_path / "distances_la_2012.csv").write_text("from,to,cost\n11,22,1\n22,11,3\n11,11,0\n")
     with pytest.raises(DataError, match="graph_sensor_ids.txt.*no such file"):
         load("metr-la", tmp_path)
-    (tmp_path / "graph_sensor_ids.txt").write_text("22,11\n")
-    assert edges_of(load("metr-la", tmp_path)) == pytest.approx({(1, 0): np.exp(-9 / 14), (1, 1): 1})
+    for ids in ("22,11\n", "22\n11\n", "\ufeff22\r\n11\r\n", "22,\n11,\n", " 22 , 11 ", "22\n\n11"):
+        (tmp_path / "graph_sensor_ids.txt").write_bytes(ids.encode())
+        assert edges_of(load("metr-la", tmp_path)) == pytest.approx({(1, 0): np.exp(-9 / 14), (1, 1): 1})
+    (tmp_path / "sensor_graph").mkdir()
+    for name in ("distances_la_2012.csv", "graph_sensor_ids.txt"):
+        (tmp_path / name).rename(tmp_path / "sensor_graph" / name)
+    assert load("metr-la", tmp_path).graph.num_edges == 2
+    (tmp_path / "sensor_graph" / "distances_la_2012.csv").rename(tmp_path / "distances_la_2012.csv")
     (tmp_path / "graph_sensor_ids.txt").write_text("22,11,33\n")
     with pytest.raises(DataError, match="2 columns, but 3 sensor ids"):
         load("metr-la", tmp_path)
@@ -375,6 +459,9 @@ def test_graph_in_a_folder_of_its_own(tmp_path):
     (tmp_path / "sensor_graph").mkdir()
     (tmp_path / "adj_mx.pkl").rename(tmp_path / "sensor_graph/adj_mx.pkl")
     assert load("metr-la", tmp_path).graph.num_edges == 6
+    (tmp_path / "sensor_graph/adj_mx.pkl").unlink()
+    (tmp_path / "sensor_graph/distances_la_2012.csv").write_text("11,22,0\n22,11,0\n")
+    assert edges_of(load("metr-la", tmp_path)) == {(0, 1): 1, (1, 0): 1}
 
 
 @pytest.mark.parametrize(
@@ -450,6 +537,46 @@ def test_h5_that_is_something_else(tmp_path):
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(DataError, match="not a whole HDF5 file"):
         load("metr-la", tmp_path)
+
+
+NAT = np.datetime64("NaT")
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        (NAT, "row 1: the time is missing (time NaT"),
+        (np.datetime64("2012-03-01T00:05:30"), "row 1: the time is not a whole minute (time 2012-03-01T00:05:30"),
+        (np.datetime64("2012-03-01T00:05:00.001"), "row 1: the time is not a whole minute"),
+        (
+            np.datetime64("2012-03-01T00:07"),
+            "row 1: expected times every 5 minutes, as most are (time 2012-03-01T00:07",
+        ),
+    ],
+)
+def test_h5_times_that_are_none(tmp_path, when, reason):
+    """As in a .csv, where such a time has its line."""
+    put(tmp_path, adj_mx__pkl=graph_pickle())
+    times = [np.datetime64("2012-03-01T00:00"), when, np.datetime64("2012-03-01T00:10")]
+    index = np.array(times, "datetime64[ns]").astype(np.int64)
+    write_h5(tmp_path / "metr-la.h5", np.array([[1.0, 2, 3], [9, 9, 9], [7, 8, 9]]), index, np.array(IDS, "S2"))
+    with pytest.raises(DataError) as error:
+        load("metr-la", tmp_path)
+    assert reason in error.value.reason
+    got = load("metr-la", tmp_path, errors="drop")
+    assert (got.readings.tolist(), got.times.tolist()) == (LATER, [0, 5, 10])
+    assert sum(got.report.dropped.values()) == 1 and adds_up(got.report)
+    assert "time seen before" not in got.report.dropped
+
+
+def test_h5_names_its_first_bad_row_whatever_is_wrong_with_it(tmp_path):
+    put(tmp_path, adj_mx__pkl=graph_pickle())
+    index = np.array([NAT, "2012-03-01T00:05", "2012-03-01T00:10"], "datetime64[ns]").astype(np.int64)
+    write_h5(tmp_path / "metr-la.h5", np.array([[1.0, 2, 3], [9, 9, -9], [7, 8, 9]]), index, np.array(IDS, "S2"))
+    with pytest.raises(DataError, match="row 0: the time is missing"):
+        load("metr-la", tmp_path)
+    got = load("metr-la", tmp_path, errors="drop").report
+    assert got.dropped == {"a reading is not in 0 … 1000": 1, "the time is missing": 1} and got.kept == 1
 
 
 def test_h5_as_pandas_writes_it(tmp_path):

@@ -53,7 +53,9 @@ NETFLIX = [
 NETFLIX_NAMES = [f"combined_data_{n}.txt" for n in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("names", [NETFLIX_NAMES, [f"training_set/mv_000000{n}.txt" for n in (1, 2, 3, 4)]])
+@pytest.mark.parametrize(
+    "names", [NETFLIX_NAMES, *([f"{place}mv_000000{n}.txt" for n in (1, 2, 3, 4)] for place in ("training_set/", ""))]
+)
 def test_netflix(tmp_path, names):
     log = load("netflix", put(tmp_path, "netflix", dict(zip(names, FILMS, strict=True))))
     assert events(log) == NETFLIX
@@ -119,8 +121,15 @@ TMALL = """user_id,item_id,cat_id,seller_id,brand_id,time_stamp,action_type
 EVERY = {"min_user": 1, "min_item": 1}
 
 
-def test_tmall_clicks(tmp_path):
-    log = load("tmall", put(tmp_path, "tmall", {"user_log_format1.csv": TMALL}), **EVERY)
+def quoted(text):
+    """Every field of a table in double quotes."""
+    return "".join(",".join(f'"{field}"' for field in line.split(",")) + "\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize("text", [TMALL, quoted(TMALL)], ids=["plain", "quoted"])
+@pytest.mark.parametrize("file", ["user_log_format1.csv", "data_format1/user_log_format1.csv"])
+def test_tmall_clicks(tmp_path, file, text):
+    log = load("tmall", put(tmp_path, "tmall", {file: text}), **EVERY)
     assert events(log) == [
         (34176, 323294, utc(2014, 5, 12)),
         (328862, 575153, utc(2014, 5, 11)),
@@ -166,6 +175,8 @@ def test_a_tmall_header_in_another_order(tmp_path):
         ("1,2,3,4,5,829", "expected 7 fields"),
         ("1,,3,4,5,829,0", "item_id is not a whole number"),
         ("-1,2,3,4,5,829,0", "user_id is not a whole number"),
+        ('"1,2,3,4,5,829,0', "user_id is not a whole number"),
+        ('"1","2,3",4,5,6,829,0', "expected 7 fields"),
     ],
 )
 def test_bad_rows_of_tmall(tmp_path, row, reason):
@@ -173,6 +184,29 @@ def test_bad_rows_of_tmall(tmp_path, row, reason):
     with pytest.raises(DataError, match=re.escape(f"user_log_format1.csv, line 8: {reason}: {row!r}")):
         load("tmall", tmp_path)
     assert load("tmall", tmp_path, errors="drop", **EVERY).report.dropped[reason] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("tmall", "user_log_format1.csv", TMALL[: TMALL.index("\n") + 1]),
+        ("koubei", "ijcai2016_koubei_train", "user_id,merchant_id,location_id,time_stamp\n\n"),
+        ("koubei", "ijcai2016_koubei_train", "\n\n"),
+        ("ml-20m", "ratings.csv", "userId,movieId,rating,timestamp\n"),
+        ("netflix", "mv_0000001.txt", "1:\n"),
+    ],
+)
+def test_a_file_without_an_event_is_refused(tmp_path, name, file, text):
+    put(tmp_path, name, {file: text})
+    for errors in ("raise", "drop"):
+        with pytest.raises(DataError, match=rf"{file}: no event could be read \(\d rows read, 0 kept"):
+            load(name, tmp_path, errors=errors)
+
+
+def test_a_file_whose_rows_are_all_dropped_says_why(tmp_path):
+    put(tmp_path, "tmall", {"user_log_format1.csv": TMALL})
+    with pytest.raises(DataError, match=re.escape("read (6 rows read, 0 kept, 6 dropped (another action: 6))")):
+        load("tmall", tmp_path, actions=["cart"])
 
 
 # Koubei ---------------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def verify(name, folder, *, errors="raise", cache=True, **options):
     arrays, report = entry.read(paths, **settings)
     if found is not None and not _same(arrays, found.arrays):
         wrong.append(f"{found.path}: the cache does not hold what the files say; remove it and run prepare")
-    facts = {"rows": report.read} | {key: int(arrays[key]) for key in ("num_users", "num_items") if key in arrays}
+    facts = {"rows": report.rows} | {key: int(arrays[key]) for key in ("num_users", "num_items") if key in arrays}
     for key, value in entry.expect.items():
         if key in facts and facts[key] != value:
             wrong.append(f"{key}: the public files have {value:,}, these have {facts[key]:,}")

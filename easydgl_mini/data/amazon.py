@@ -23,7 +23,7 @@ def read(paths, errors="raise", **filters):
         for chunk in chunks(path, report):
             user, item, time, known = _parse(chunk, known, report, errors)
             parts.append((user, item, time))
-    return links.finish(*links.join(parts), report, **filters)
+    return links.finish(*links.gather(parts, paths[0], report), report, **filters)
 
 
 def _parse(chunk, known, report, errors):
@@ -79,7 +79,8 @@ register(
         title="Amazon Beauty, 5-core",
         task="link",
         layouts=(("Beauty.txt",),),
-        where="https://jmcauley.ucsd.edu/data/amazon/ (Beauty, 5-core), as lines user i1 … iN<TAB>gap1 … gapN",
+        where="github.com/AraVio/TimeWeaver, file data/Beauty.txt: lines user i1 … iN<TAB>gap1 … gapN, one per user, "
+        "gaps in seconds, the first 0 (the reviews at jmcauley.ucsd.edu/data/amazon are in another format)",
         read=read,
         make=links.make,
         options=dict(links.OPTIONS),

@@ -1,6 +1,6 @@
 """Elliptic: bitcoin transactions in 49 steps, some known to be illicit (chapter *Node classification*).
 
-Folder layout, the three public files::
+Folder layout, the three public files, there or in ``elliptic/elliptic_bitcoin_dataset/``::
 
     elliptic/elliptic_txs_features.csv    no header: txId, step 1 … 49, 165 features
     elliptic/elliptic_txs_edgelist.csv    header txId1,txId2: money flows from the first to the second
@@ -29,6 +29,7 @@ from .table import rows
 
 LICIT, ILLICIT, UNKNOWN = 0, 1, 2
 CLASSES = {b"unknown": UNKNOWN, b"1": ILLICIT, b"2": LICIT}
+FILES = ("elliptic_txs_features.csv", "elliptic_txs_edgelist.csv", "elliptic_txs_classes.csv")
 INSIDE = 0.5  # where in its step an edge is put
 
 
@@ -128,7 +129,7 @@ register(
         name="elliptic",
         title="Elliptic",
         task="node",
-        layouts=(("elliptic_txs_features.csv", "elliptic_txs_edgelist.csv", "elliptic_txs_classes.csv"),),
+        layouts=(FILES, tuple(f"elliptic_bitcoin_dataset/{file}" for file in FILES)),
         where="kaggle.com/datasets/ellipticco/elliptic-data-set (free account): the three CSV files into elliptic/",
         read=read,
         make=make,

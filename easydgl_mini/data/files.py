@@ -28,6 +28,7 @@ import numpy as np
 
 BLOCK = 2**20  # bytes read at a time: the temporary arrays of a block stay in the processor's cache
 LONGEST = 2**20  # bytes of the longest line
+FEW = 3  # ways to lay files out that a message lists; of more it has one
 PAD = 24  # zeros in front of a block, so that a number may be looked at eight bytes at a time
 ERRORS = ("raise", "drop")
 BLANK = "blank line"
@@ -56,6 +57,7 @@ class Report:
     """What became of the rows of a dataset: ``read`` = ``kept`` + the sum of ``dropped``, always.
 
     A row is a line of a file that is neither its header nor, in Netflix's files, the line that names the film.
+    ``beside`` says how many are of a file that only helps, such as METR-LA's distances, blank lines not counted.
 
     Examples
     --------
@@ -63,12 +65,20 @@ class Report:
     >>> report.drop("blank line", 2)
     >>> print(report.close(3))
     5 rows read, 3 kept, 2 dropped (blank line: 2)
+    >>> report.rows
+    3
     """
 
     read: int = 0
     kept: int = 0
     dropped: dict = dataclasses.field(default_factory=dict)
     notes: list = dataclasses.field(default_factory=list)
+    beside: int = 0
+
+    @property
+    def rows(self):
+        """The rows to hold against what the public files have: kept or dropped, but no blank line, and none beside."""
+        return int(self.read - self.dropped.get(BLANK, 0) - self.beside)
 
     def drop(self, reason, count=1):
         """Count rows that were dropped for a reason."""
@@ -122,18 +132,31 @@ def find(folder, layouts, title="the data"):
     """
     folder = Path(folder)
     if not folder.is_dir():
-        choices = " or ".join(" + ".join(layout) for layout in layouts)
-        raise DataError(folder, None, f"no such folder; {title} needs {choices}")
-    best, missing = -1, layouts[0][0]
+        raise DataError(folder, None, f"no such folder; {title} needs {in_words(layouts)}")
+    best, near, missing = -1, layouts[0], layouts[0][0]
     for layout in layouts:
         found = [_matches(folder, pattern) for pattern in layout]
         if all(found):
             return [path for paths in found for path in paths]
         if sum(map(bool, found)) > best:
-            best = sum(map(bool, found))
+            best, near = sum(map(bool, found)), layout
             missing = next(pattern for pattern, paths in zip(layout, found, strict=True) if not paths)
-    choices = " or ".join(" + ".join(layout) for layout in layouts)
-    raise DataError(folder / missing, None, f"no such file; {title} needs {choices}")
+    raise DataError(folder / missing, None, f"no such file; {title} needs {in_words(layouts, near)}")
+
+
+def in_words(layouts, usual=None):
+    """Layouts as a text, the same names in another folder once; of more than ``FEW`` just the usual one (the first).
+
+    Examples
+    --------
+    >>> in_words([("a.txt", "b.txt"), ("more/a.txt", "more/b.txt"), ("c.csv",)])
+    'a.txt + b.txt or c.csv'
+    """
+    shown = {}
+    for layout in layouts:
+        shown.setdefault(tuple(PurePosixPath(name).name for name in layout), layout)
+    shown = shown.values() if len(shown) <= FEW else [usual or layouts[0]]
+    return " or ".join(" + ".join(layout) for layout in shown)
 
 
 def _matches(folder, pattern):
@@ -297,6 +320,11 @@ class Chunk:
     def number_of(self, i):
         """Number of line ``i`` in the file, from 1."""
         return self.line + int(i if self.index is None else self.index[i])
+
+    @property
+    def numbers(self):
+        """Numbers of all lines in the file: (n,), as :meth:`number_of`."""
+        return self.line + (np.arange(len(self)) if self.index is None else self.index)
 
     def select(self, mask):
         """The chunk of the lines where ``mask`` is True, with what was said against them so far."""

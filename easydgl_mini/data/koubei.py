@@ -4,6 +4,9 @@ Folder ``koubei/``: ``ijcai2016_koubei_train`` (or with ``.csv``), lines ``user_
 without a header; one that names these columns is welcome. An item is a merchant, wherever the shop. The paper's
 conference version keeps users with at least 5 and merchants with at least 100 purchases; those are the defaults. The
 paper's time unit is the week.
+
+Rows of the same user, merchant and day are one event, whatever the location: the first is kept, the others are dropped
+and counted before the minimum counts are applied. ``duplicates="keep"`` keeps them all.
 """
 
 import numpy as np
@@ -25,7 +28,7 @@ def read(paths, errors="raise", **filters):
             day = chunk.day(*field["time_stamp"], "time_stamp", mark=b"")
             good = chunk.settle(report, errors)
             parts.append((user[good].astype(np.int32), item[good].astype(np.int32), day[good].astype(np.int32)))
-    return links.finish(*links.join(parts), report, links.DAY, **filters)
+    return links.finish(*links.gather(parts, paths[0], report), report, links.DAY, **filters)
 
 
 register(

@@ -5,6 +5,7 @@ cache (chapter *Link prediction*).
 import numpy as np
 
 from ..events import EventLog
+from .files import DataError
 
 DAY = 86_400
 REPEATED = "the same event again"
@@ -38,6 +39,14 @@ def join(parts):
     if not parts:
         return tuple(np.zeros(0, np.int64) for _ in range(3))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def gather(parts, path, report):
+    """As :func:`join`, of a dataset's file; no event at all is a :class:`DataError`."""
+    user, item, time = join(parts)
+    if not len(user):
+        raise DataError(path, None, f"no event could be read ({report.close(0)})")
+    return user, item, time
 
 
 def finish(user, item, time, report, step=1, names=None, min_user=1, min_item=1, duplicates="drop"):

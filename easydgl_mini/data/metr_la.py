@@ -8,12 +8,17 @@ Folder layout: one file of readings and one of the sensor graph::
     metr-la/adj_mx.pkl                                          the usual pickle: ids, id to index, matrix; or
             distances_la_2012.csv (+ graph_sensor_ids.txt)      from,to,cost, with or without that header
 
-and ``pems-bay.*``, ``adj_mx_bay.pkl``, ``distances_bay_2017.csv`` for PEMS-BAY. What comes out:
+The files of the graph may be in ``sensor_graph/``. ``graph_sensor_ids.txt`` is needed with ``.npz`` only; its ids are
+separated by commas or line ends. The same goes for ``pems-bay.*``, ``adj_mx_bay.pkl`` and
+``distances_bay_2017.csv`` of PEMS-BAY. What comes out:
 
 - *Readings* (T, N), float32. A zero is a missing reading, not a speed of zero; an empty field and NaN become zeros too.
 - *Times* are minutes since 00:00 of ``origin``, the date of the first reading, five minutes apart. A file without times
   starts at ``start`` (2012-03-01, 2017-01-01). Where times are left out (PEMS-BAY skips an hour in March, when clocks
-  change) rows of missing readings are put in, and the report says how many.
+  change) rows of missing readings are put in, and the report says how many. A time that is not a whole number of steps
+  from most others is a bad row.
+- *Bad rows*, with ``errors="drop"``: without times a row's place is its time, so a bad row becomes one of missing
+  readings, and those after it stay where they were. It counts as dropped all the same, and the report notes it.
 - *Graph*: an edge i → j of weight :math:`w_{ij}` where the matrix has an entry, self-loops included, as in the file.
   From distances it is DCRNN's Gaussian kernel, :math:`w_{ij} = \exp(-d_{ij}^2 / \sigma^2)` with :math:`\sigma` the
   standard deviation of all distances between the sensors, and no edge where it is below 0.1.
@@ -38,6 +43,8 @@ from .unpickle import load_arrays
 MINUTES = 5
 FASTEST = 1000.0  # no reading is above this
 THRESHOLD = 0.1
+OFF_GRID = f"expected times every {MINUTES} minutes, as most are"
+OUTSIDE = f"a reading is not in 0 … {FASTEST:g}"
 TIME_COLUMN = ("", "timestamp", "time", "date", "datetime", "index", "unnamed: 0")
 NO_H5PY = (
     "reading .h5 needs the package h5py (pip install h5py); or turn it into a .csv, where pandas and tables are: "
@@ -49,13 +56,15 @@ def read(paths, errors="raise", start=None):
     """Arrays ``readings``, ``times``, ``origin``, ``sensors``, ``src``, ``dst``, ``weights``, and the report."""
     report = Report()
     kinds, source = {_kind(path): path for path in paths}, paths[0]
-    sensors, stamps, values = {"h5": _h5, "npz": _npz, "csv": _csv}[_kind(source)](source, report, errors)
-    if not values.size:
+    sensors, stamps, values, lost = {"h5": _h5, "npz": _npz, "csv": _csv}[_kind(source)](source, report, errors)
+    if not values.size or lost == len(values):
         raise DataError(source, None, "no readings could be read")
     if sensors is None and "ids" in kinds:
         sensors = _sensor_ids(kinds["ids"])
     stamps, values = _in_order(source, stamps, values, report)
-    kept = len(values)
+    kept = len(values) - lost
+    if lost:
+        report.note(f"{source.name}: {lost:,} bad rows are now rows of missing readings; the others keep their times")
     if stamps is None:
         first = np.datetime64(_date("start", start), "m")
         stamps = first + MINUTES * np.arange(len(values))
@@ -71,7 +80,9 @@ def read(paths, errors="raise", start=None):
         if sensors is None or len(sensors) != values.shape[1]:
             count = 0 if sensors is None else len(sensors)
             raise DataError(source, None, f"{values.shape[1]} columns, but {count} sensor ids")
+        main = report.rows
         src, dst, weights, edges = _from_distances(kinds["distances"], sensors, report, errors)
+        report.beside = report.rows - main
     arrays = {
         "readings": values,
         "times": (stamps - origin).astype(np.float64),
@@ -104,7 +115,8 @@ def _bytes(path):
 
 
 # ------------------------------------------------------------------------------------------------ readings
-# Each reader returns sensor ids (None where the file has none), times (datetime64[m], or None) and values (T, N).
+# Each reader returns sensor ids (None where the file has none), times (datetime64[m], or None), values (T, N) and how
+# many of the T rows stand for a bad one, all NaN.
 
 
 def _csv(path, report, errors):
@@ -116,9 +128,24 @@ def _csv(path, report, errors):
         times = _stamps(chunk, start[:, 0], end[:, 0]) if timed else np.zeros(len(chunk), "datetime64[m]")
         values = table(chunk, start[:, int(timed) :], end[:, int(timed) :], "a reading", 0.0, FASTEST, missing=True)
         good = chunk.settle(report, errors)
-        parts.append((times[good], values[good]))
-    times, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return sensors, times if timed else None, values
+        values[~good] = np.nan
+        here = good if timed else ~chunk.because(BLANK)
+        parts.append((times[here], values[here], good[here], chunk.numbers[here]))
+    times, values, good, lines = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not timed:
+        return sensors, None, values, int((~good).sum())
+    off = _off_grid(times)
+    if off.any() and errors == "raise":
+        first = int(off.argmax())
+        raise DataError(path, int(lines[first]), f"{OFF_GRID}, got {times[first]}")
+    report.drop(OFF_GRID, off.sum())
+    return sensors, times[~off], values[~off], 0
+
+
+def _off_grid(times):
+    """Mask of the times (datetime64[m]) that are not on the grid of five minutes that most are on."""
+    phase = times.astype(np.int64) % MINUTES
+    return phase != np.bincount(phase, minlength=MINUTES).argmax()
 
 
 def _header(chunk, report):
@@ -176,7 +203,10 @@ def _npz(path, report, errors):
         if values.shape[2] > 1:
             report.note(f"{path.name}: the first of {values.shape[2]} features is read")
         values = values[:, :, 0]
-    return None, None, _checked_rows(path, values.astype(np.float64), report, errors)[0]
+    values = values.astype(np.float64)
+    good = _settle(path, {OUTSIDE: _outside(values)}, report, errors)
+    values[~good] = np.nan
+    return None, None, values, int((~good).sum())
 
 
 def _h5(path, report, errors):
@@ -204,19 +234,40 @@ def _h5(path, report, errors):
     if values.shape != (len(index), len(columns)):
         raise DataError(path, None, f"{values.shape} readings, {len(index)} times and {len(columns)} sensors don't fit")
     sensors = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in columns.tolist()]
-    values, good = _checked_rows(path, values.astype(np.float64), report, errors)
-    stamps = index[good].astype(f"datetime64[{unit[1] or 'ns'}]").astype("datetime64[m]")
-    return sensors, stamps, values
+    exact, values = index.astype(f"datetime64[{unit[1] or 'ns'}]"), values.astype(np.float64)
+    times = exact.astype("datetime64[m]")
+    faults = {
+        OUTSIDE: _outside(values),
+        "the time is missing": np.isnat(exact),
+        "the time is not a whole minute": times != exact,
+    }
+    whole = ~np.any(list(faults.values()), axis=0)
+    off = np.zeros(len(times), bool)
+    off[whole] = _off_grid(times[whole])
+    good = _settle(path, faults | {OFF_GRID: off}, report, errors, exact)
+    return sensors, times[good], values[good], 0
 
 
-def _checked_rows(path, values, report, errors):
-    """Rows whose readings are missing or in 0 … FASTEST, and the mask of them; others raise, or are dropped."""
-    bad = ((values < 0) | (values > FASTEST)).any(axis=1)
-    report.read += len(values)
+def _outside(values):
+    """Mask of the rows with a reading that is neither missing nor in 0 … FASTEST."""
+    return ((values < 0) | (values > FASTEST)).any(axis=1)
+
+
+def _settle(path, faults, report, errors, times=None):
+    """Mask of the rows without a fault. The first row with one raises, or all are counted, each for its first fault.
+
+    ``faults`` maps a reason to the mask of the rows it is true of; ``times`` of the rows are for the message.
+    """
+    masks = np.stack(list(faults.values()))  # (faults, rows)
+    bad, why = masks.any(axis=0), masks.argmax(axis=0)
+    report.read += len(bad)
     if bad.any() and errors == "raise":
-        raise DataError(path, None, f"row {int(bad.argmax())}: a reading is not in 0 … {FASTEST:g}")
-    report.drop(f"a reading is not in 0 … {FASTEST:g}", bad.sum())
-    return values[~bad], ~bad
+        row = int(bad.argmax())
+        when = "" if times is None else f" (time {times[row]})"
+        raise DataError(path, None, f"row {row}: {list(faults)[why[row]]}{when}")
+    for n, reason in enumerate(faults):
+        report.drop(reason, (bad & (why == n)).sum())
+    return ~bad
 
 
 def _in_order(path, stamps, values, report):
@@ -234,10 +285,7 @@ def _in_order(path, stamps, values, report):
 
 def _regular(path, stamps, values, report):
     """The rows on a grid of five minutes, with missing readings where a time is left out."""
-    slot, off = np.divmod((stamps - stamps[0]).astype(np.int64), MINUTES)
-    if off.any():
-        grid = f"every {MINUTES} minutes from {stamps[0]}"
-        raise DataError(path, None, f"expected times {grid}, got {stamps[np.flatnonzero(off)[0]]}")
+    slot = (stamps - stamps[0]).astype(np.int64) // MINUTES
     total = int(slot[-1]) + 1
     if total > 2 * len(slot) + 10_000:
         raise DataError(
@@ -255,8 +303,8 @@ def _regular(path, stamps, values, report):
 
 
 def _sensor_ids(path):
-    text = _bytes(path).decode("utf-8", "replace").strip().strip(",")
-    return [part.strip() for part in text.split(",")]
+    """Ids separated by commas, line ends or both."""
+    return re.split(r"\s*[,\n]\s*", _bytes(path).decode("utf-8-sig", "replace").strip(", \t\r\n"))
 
 
 def _from_pickle(path, sensors, width, source, report):
@@ -343,10 +391,11 @@ def make(arrays):
 
 
 def _enter(name, title, start, readings, pickle, distances, rows, where):
-    layouts = [(file, graph) for file in readings for graph in (pickle, f"sensor_graph/{pickle}")]
+    places = ("", "sensor_graph/")
+    layouts = [(file, place + pickle) for file in readings for place in places]
     for file in readings:
-        ids = ("graph_sensor_ids.txt",) if file.endswith(".npz") else ()
-        layouts.append((file, distances, *ids))
+        names = (distances, "graph_sensor_ids.txt") if file.endswith(".npz") else (distances,)
+        layouts += [(file, *(place + name for name in names)) for place in places]
     register(
         Dataset(
             name=name,

@@ -34,7 +34,7 @@ def read(paths, errors="raise", min_rating=0.0, **filters):
         time = chunk.whole(*field["timestamp"], "the timestamp", low=SINCE, high=UNTIL)
         keep = _settle(chunk, report, errors, rating, min_rating)
         parts.append((user[keep].astype(np.int32), item[keep].astype(np.int32), time[keep]))
-    return links.finish(*links.join(parts), report, **filters)
+    return links.finish(*links.gather(parts, path, report), report, **filters)
 
 
 def _settle(chunk, report, errors, rating, min_rating):
@@ -65,7 +65,7 @@ def read_atomic(path, errors="raise", min_rating=0.0, since=0, **filters):
         keep = _settle(chunk, report, errors, rating, min_rating)
         user, item = (known.codes(text[keep]) for known, text in zip(names.values(), tokens, strict=True))
         parts.append((user, item, time[keep]))
-    user, item, time = links.join(parts)
+    user, item, time = links.gather(parts, path, report)
     user, user_names = names["user_id:token"].sorted(user)
     item, item_names = names["item_id:token"].sorted(item)
     if (time == np.floor(time)).all():

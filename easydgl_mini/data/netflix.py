@@ -1,9 +1,9 @@
 """The Netflix prize: 100,480,507 ratings of 17,770 films by 480,189 customers, 1999 to 2005, dated to the day.
 
-Folder ``netflix/``: ``combined_data_1.txt`` to ``combined_data_4.txt``, or ``training_set/mv_*.txt``. A line ``7:``
-names a film, the lines after it are ``customer,rating,yyyy-mm-dd``. All ratings are kept, whatever their value: the
-paper's 497,959 nodes are all customers and films. (Its 100,444,166 edges are 36,341 fewer than the public files have;
-it does not say which are left out.) The paper's time unit is the hour, though dates are days.
+Folder ``netflix/``: ``combined_data_1.txt`` to ``combined_data_4.txt``, or ``mv_*.txt``, there or in ``training_set/``.
+A line ``7:`` names a film, the lines after it are ``customer,rating,yyyy-mm-dd``. All ratings are kept, whatever their
+value: the paper's 497,959 nodes are all customers and films. (Its 100,444,166 edges are 36,341 fewer than the public
+files have; it does not say which are left out.) The paper's time unit is the hour, though dates are days.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def read(paths, errors="raise", min_rating=1, **filters):
     films = np.unique(np.concatenate(films)) if films else np.zeros(0, np.int64)
     if len(films) and len(films) < films[-1] - films[0] + 1:
         report.note(f"{int(films[-1] - films[0]) + 1 - len(films):,} film numbers are missing in between")
-    return links.finish(*links.join(parts), report, links.DAY, **filters)
+    return links.finish(*links.gather(parts, paths[0], report), report, links.DAY, **filters)
 
 
 def _parse(chunk, film, report, errors, min_rating, parts, films):
@@ -74,7 +74,7 @@ register(
         name="netflix",
         title="Netflix prize",
         task="link",
-        layouts=(tuple(f"combined_data_{n}.txt" for n in (1, 2, 3, 4)), ("training_set/mv_*.txt",)),
+        layouts=(tuple(f"combined_data_{n}.txt" for n in (1, 2, 3, 4)), ("training_set/mv_*.txt",), ("mv_*.txt",)),
         where="https://www.kaggle.com/datasets/netflix-inc/netflix-prize-data (a free account is needed)",
         read=read,
         make=links.make,

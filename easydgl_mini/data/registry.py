@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .files import in_words
+
 TASKS = ("link", "node", "traffic")
 DATASETS = {}
 """From a name, such as ``netflix``, to its :class:`Dataset`."""
@@ -47,7 +49,8 @@ class Dataset:
     local : tuple of Fetch
         Other archives that hold the files: ``url`` is then the name of a file that you put into the folder.
     expect : dict
-        Facts of the public files to check a copy against, such as ``rows``, ``users``, ``items``.
+        Facts of the public files to check a copy against: ``rows`` (of :attr:`Report.rows`), ``num_users``,
+        ``num_items``.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Dataset:
     @property
     def files(self):
         """The expected files, in words."""
-        return " or ".join(" + ".join(layout) for layout in self.layouts)
+        return in_words(self.layouts)
 
 
 def register(dataset):

@@ -1,11 +1,15 @@
 """Tmall: half a year of clicks, carts, purchases and favourites before the sale of 11 November 2014, dated to the day.
 
-Folder ``tmall/``: ``user_log_format1.csv`` with the header ``user_id,item_id,cat_id,seller_id,brand_id,time_stamp,
-action_type`` in any order; the other columns may be empty. ``time_stamp`` is month and day (``829`` or ``0829``); the
-year is not in the file and is taken to be 2014. ``action_type`` is 0 click, 1 cart, 2 purchase, 3 favourite.
+Folder ``tmall/``: ``user_log_format1.csv``, there or in ``data_format1/``, with the header ``user_id,item_id,cat_id,
+seller_id,brand_id,time_stamp,action_type`` in any order; the other columns may be empty. ``time_stamp`` is month and
+day (``829`` or ``0829``); the year is not in the file and is taken to be 2014. ``action_type`` is 0 click, 1 cart, 2
+purchase, 3 favourite.
 
 The paper calls its 7,632,826 edges purchases, but there are fewer purchases than that; its conference version speaks of
 clicks, of users with at least 10 and items with at least 200 of them. Those are the defaults. Its time unit is the day.
+
+Rows of the same user, item and day are one event: the first is kept, the others are dropped and counted before the
+minimum counts are applied. ``duplicates="keep"`` keeps them all.
 """
 
 import numpy as np
@@ -38,7 +42,7 @@ def read(paths, errors="raise", actions=("click",), year=2014, **filters):
             report.drop("another action", other.sum())
             keep = good & ~other
             parts.append((user[keep].astype(np.int32), item[keep].astype(np.int32), day[keep].astype(np.int32)))
-    return links.finish(*links.join(parts), report, links.DAY, **filters)
+    return links.finish(*links.gather(parts, paths[0], report), report, links.DAY, **filters)
 
 
 register(
@@ -46,7 +50,7 @@ register(
         name="tmall",
         title="Tmall (IJCAI-15 repeat buyers)",
         task="link",
-        layouts=(("user_log_format1.csv",),),
+        layouts=(("user_log_format1.csv",), ("data_format1/user_log_format1.csv",)),
         where="https://tianchi.aliyun.com/dataset/42, file data_format1.zip (a free account is needed)",
         read=read,
         make=links.make,

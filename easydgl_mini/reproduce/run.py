@@ -281,7 +281,7 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     if bad:
         raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
     simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
-    has, public = loaded.report.read, datasets.dataset(dataset).expect.get("rows")
+    has, public = loaded.report.rows, datasets.dataset(dataset).expect.get("rows")
     partial = f"The public files have {public:,} rows, these {has:,}" if public and has != public else ""
     part = f"{has} rows" if partial and not simulated else ""
     places = {"out": Path(out), "work": work, "progress": progress, "partial": partial, "part": part}
