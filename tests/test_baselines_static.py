@@ -95,10 +95,19 @@ def test_appnpconv_equals_dgl(backend):
     )
 
 
-def test_chebyshev_polynomials_are_cosines():
+def mirrored(pairs, num_nodes, weights):
+    """Each pair an edge both ways, of one weight; a weight of its own for each pair, or none."""
+    (a, b), w = torch.tensor(pairs).T, draw(len(pairs), seed=6).abs() + 0.1
+    return em.TemporalGraph(
+        torch.cat([a, b]), torch.cat([b, a]), num_nodes, weights=torch.cat([w, w]) if weights else None
+    )
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_chebyshev_polynomials_are_cosines(weights):
     """T_k(x) = cos(k arccos x), of the eigenvalues of -Â: another way to the same filter."""
-    src, dst = torch.tensor([[0, 1, 1, 2, 3, 0], [1, 0, 2, 1, 0, 3]])
-    graph, layer, x = em.TemporalGraph(src, dst, 4), ChebConv(3, 2, hops=3).double(), draw(4, 3)
+    graph = mirrored([(0, 1), (1, 2), (3, 0)], 4, weights)
+    layer, x = ChebConv(3, 2, hops=3).double(), draw(4, 3)
     values, vectors = np.linalg.eigh(-dense(graph, loops=False))
     parts = [vectors @ np.diag(np.cos(k * np.arccos(values.clip(-1, 1)))) @ vectors.T @ x.numpy() for k in range(4)]
     expected = layer.linear(torch.from_numpy(np.concatenate(parts, 1)))
@@ -106,10 +115,11 @@ def test_chebyshev_polynomials_are_cosines():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_armaconv_by_dense_matrices(backend):
+@pytest.mark.parametrize("weights", [False, True])
+def test_armaconv_by_dense_matrices(backend, weights):
     """One stack after the other, two steps each, the second with its own weights, the input let in again each time."""
     layer, x = scrambled(ARMAConv(3, 4, stacks=3, steps=2)), draw(5, 3).numpy()
-    graph = with_loops(em.TemporalGraph([0, 1, 2, 3, 3, 1], [1, 0, 3, 2, 1, 3], 5))
+    graph = with_loops(mirrored([(0, 1), (2, 3), (3, 1)], 5, weights))
     A, stacks = dense(graph, loops=False), []
     for s in range(3):
         V, b = layer.V[s].detach().numpy(), layer.bias[s].detach().numpy()

@@ -7,7 +7,10 @@ the item that was there (the Cloze task); to rank what comes next, a token is pu
     \mathbf X_j &= \begin{cases} \mathbf E_{i_j} & \text{told} \\ \mathbf m & \text{hidden} \end{cases}
         \;+\; \mathbf P_{T-j}, \qquad
     \mathbf H = \operatorname{Block}_L(\cdots \operatorname{Block}_1(\mathbf X)) \\
-    \hat y_{j,i} &= \operatorname{GELU}(\mathbf W \mathbf h_j + \mathbf b)^\top \mathbf E_i + b_i
+    \hat y_{j,i} &= \operatorname{LN}\big(\operatorname{GELU}(\mathbf W \mathbf h_j + \mathbf b)\big)^\top \mathbf E_i
+        + b_i
+
+The last line is its head: a linear map, GELU and layer normalisation stand between the blocks and the items.
 
 Simplified here: positions are hidden anew in every epoch (the original prepares a fixed number of copies, and one more
 with the last item hidden); a hidden position always shows the token; the bias starts at the items' popularity.
@@ -48,7 +51,7 @@ class BERT4RECModel(ItemModel):
         return x
 
     def naming(self, h):
-        """As in :class:`ItemModel`, by way of one more layer."""
+        """As in :class:`ItemModel`, after the head: linear map, GELU, layer normalisation."""
         return super().naming(self.head(h))
 
 

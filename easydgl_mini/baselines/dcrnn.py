@@ -18,7 +18,8 @@ and takes the place of the linear maps in a GRU:
 An encoder reads the window, a decoder writes twelve forecasts, each fed with the one before.
 
 Simplified here: the decoder is fed its own forecasts in training too, as it is in use (the authors start with true
-readings and move over: scheduled sampling). One layer, as the paper's supplement has it (the authors: two). Marks of
+readings and move over: scheduled sampling). One layer, as the paper's supplement has it (the authors: two). Otherwise
+this is the authors' diffusion; the supplement describes one-layer ChebConv with two hops inside a GraphRNN. Marks of
 missing readings are an input. The walks are dense matrices.
 
 Reference: Li, Yu, Shahabi and Liu, *Diffusion convolutional recurrent neural network: data-driven traffic forecasting*,

@@ -9,6 +9,9 @@ What a user did so far is one vector, and each new item changes it through gates
     \mathbf h_j &= (1 - \mathbf z) \odot \tilde{\mathbf h} + \mathbf z \odot \mathbf h_{j-1},
         \qquad \mathbf x = \sqrt d\, \mathbf E_{i_{j-1}}, \qquad \hat y_{j,i} = \mathbf h_j^\top \mathbf E_i + b_i
 
+The gates are torch's: the reset gate acts on U h, and z keeps the state. The original has tanh(W x + U (r ⊙ h)), and
+its z lets the new in: (1 - z) ⊙ h + z ⊙ h̃.
+
 Simplified here: windows of one length in batches (the original feeds whole sessions side by side), cross-entropy over
 all items (the original: pairwise losses over the batch's items), and the embeddings serve at both ends.
 """

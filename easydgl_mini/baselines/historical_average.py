@@ -8,7 +8,8 @@ looked at, so the error hardly depends on how far ahead one asks.
 
 Simplified here: the average is over the training data once and for all, not over the weeks just before the forecast.
 
-Reference: Li, Yu, Shahabi and Liu, *Diffusion convolutional recurrent neural network*, ICLR 2018, uses it so (HA).
+Reference: Li, Yu, Shahabi and Liu, *Diffusion convolutional recurrent neural network*, ICLR 2018, compare with one (HA)
+that, by their text, averages the weeks before.
 """
 
 import dataclasses

@@ -8,7 +8,8 @@ shares of the classes in the leaf that a node falls into (Breiman, 2001; Weber e
 Training needs scikit-learn (``pip install scikit-learn``; it comes with the package's ``test`` extra). The trees are
 then kept as tensors: asking, saving and loading need torch only.
 
-Simplified here: nothing; defaults are scikit-learn's but for the number of trees, 50 as in Weber et al.
+Simplified here: defaults are scikit-learn's but for the number of trees, 50 as in Weber et al.; so a split looks at the
+square root of the number of features (at 50 there).
 """
 
 import dataclasses

@@ -9,8 +9,9 @@ and its output, compared with every item's embedding, ranks what comes next.
         \quad\text{with keys } \le j, \qquad \hat y_{j,i} = \mathbf h_j^\top \mathbf E_i + b_i
 
 Simplified here: the loss is the cross-entropy of a softmax over *all* items (the original's binary one samples one
-negative per event; the full softmax is the stronger of the two); keys are normalised like queries (the original leaves
-them raw); items have a bias, which starts at their popularity.
+negative per event; the full softmax is the stronger of the two); keys and values are normalised like queries, what is
+attended to passes a linear map, and residual sums take the input as it was (the authors' code leaves keys and values
+raw, has no such map, and adds the normalised input); items have a bias, which starts at their popularity.
 """
 
 import dataclasses

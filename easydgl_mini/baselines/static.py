@@ -19,7 +19,8 @@ The paper's supplement gives one recipe for all tasks: self-loops, batch normali
 linear map. "GCN" is its name for SGC (Wu et al., 2019), as here.
 
 Simplified here: batch normalisation takes its statistics from each process's own batch. The paper's "two hops" are
-taken at their word, so ChebyNet has three terms (DGL's ``ChebConv(k=3)``). APPNP is a layer in that recipe: what
+taken at their word, so ChebyNet has three terms (DGL's ``ChebConv(k=3)``); the largest eigenvalue is taken to be 2. GAT
+does not look at edge weights, which the item graph and roads have; the others do. APPNP is a layer in that recipe: what
 spreads is a linear map of the features, and the classes come after (the original spreads the classes that a perceptron
 of two layers gives).
 

@@ -14,7 +14,8 @@ four (12, 8, 4), and a last one as long as what is left makes it a single row.
 Simplified here: all twelve steps come from the last row at once (the authors forecast one step and repeat).
 Normalisation is over the features of each road alone, so that no road has parameters of its own, and all layers have
 one width. Edges count both ways (their mean weight), as the Laplacian has to be symmetric. Marks of missing readings
-are an input.
+are an input. The order of layers is the authors', time, space, time, norm, twice, and the head has two layers; the
+paper's supplement describes TNTSTNTST (T time, S space, N norm) and one linear map.
 
 Reference: Yu, Yin and Zhu, *Spatio-temporal graph convolutional networks: a deep learning framework for traffic
 forecasting*, IJCAI 2018.
