@@ -184,6 +184,8 @@ def test_a_variant_that_is_the_full_model_is_not_trained(tmp_path):
     rows = ["easydgl", "mask-rate-0.2", "mask-rate-0.4"]
     table = tiny(tmp_path, "ablations-links", rows=rows, seeds=(1,), epochs=1, dim=8, say=said.append)
     assert list(table.index) == ["easydgl", "mask-rate-0.4"] and "  mask-rate-0.2 is the full model" in said
+    with pytest.raises(ValueError, match="rows must have a variant that differs from the full model"):
+        tiny(tmp_path, "ablations-links", rows=["mask-rate-0.2"], seeds=(1,), epochs=1, dim=8)
 
 
 def test_a_closed_form_is_searched_too(tmp_path, monkeypatch):

@@ -230,6 +230,8 @@ def reproduce(
             continue
         kept = {run["seed"] for run in _begin(job, row, model, chosen, again)["runs"]}
         todo += [(row, model, chosen, seed) for seed in seeds if seed not in kept]
+    if not rows:
+        raise ValueError("rows must have a variant that differs from the full model, the row easydgl; got none")
     for n, (row, model, chosen, seed) in enumerate(todo, 1):
         run = _run(job, row, model, chosen, seed)
         first = all(other != row for other, *_ in todo[: n - 1])
