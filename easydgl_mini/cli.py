@@ -190,12 +190,7 @@ def datasets():
 
 def data_fetch(arguments):
     """Download a public dataset, or say what to do."""
-    try:
-        paths = data.fetch(arguments.name, arguments.data, progress=sys.stderr.isatty())
-    except KeyboardInterrupt:
-        print("easydgl-mini data: interrupted; what has come is kept, the same command goes on", file=sys.stderr)
-        raise SystemExit(130) from None
-    for path in paths:
+    for path in data.fetch(arguments.name, arguments.data, progress=sys.stderr.isatty()):
         print(f"{path}: {path.stat().st_size:,} bytes")
 
 
@@ -465,7 +460,14 @@ def main(argv=None):
     """Run the command line; returns the exit code."""
     arguments = parser().parse_args(argv)
     try:
-        arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *_, **__: print(f"note: {' '.join(str(text).split())}", file=sys.stderr)
+            arguments.run(arguments)
+    except KeyboardInterrupt:
+        goes_on = arguments.command == "reproduce" or getattr(arguments, "action", None) == "fetch"
+        kept = "; what is finished is kept, the same command goes on from there" if goes_on else ""
+        print(f"easydgl-mini {arguments.command}: interrupted{kept}", file=sys.stderr)
+        return 130
     except (ValueError, OSError, FloatingPointError, ImportError) as error:  # the last: a package that is optional
         print(f"easydgl-mini {arguments.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -232,6 +232,14 @@ def test_packed_files_are_read_as_they_are(tmp_path):
             list(chunks(path, Report()))
 
 
+def test_files_of_a_pattern_may_be_packed_in_part(tmp_path):
+    """An interrupted ``gzip *`` loses no file; one that is there in both forms is read once, unpacked."""
+    for name in ("m_1.txt", "m_2.txt.gz", "m_3.txt", "m_3.txt.gz", "m_10.txt.gz"):
+        (tmp_path / name).touch()
+    found = [path.name for path in files.find(tmp_path, (("m_*.txt",),))]
+    assert found == ["m_1.txt", "m_10.txt.gz", "m_2.txt.gz", "m_3.txt"]
+
+
 def test_find_takes_the_first_layout_that_is_complete(tmp_path):
     layouts = (("a.txt", "b.txt"), ("many/m_*.txt",))
     with pytest.raises(DataError, match=r"a\.txt: no such file; the data needs a\.txt \+ b\.txt or many/m_\*\.txt"):

@@ -446,6 +446,9 @@ def test_metr_la_npz_with_distances_needs_the_ids(tmp_path):
     (tmp_path / "graph_sensor_ids.txt").write_text("22,11,33\n")
     with pytest.raises(DataError, match="2 columns, but 3 sensor ids"):
         load("metr-la", tmp_path)
+    (tmp_path / "graph_sensor_ids.txt").write_text("22,22\n")
+    with pytest.raises(DataError, match="graph_sensor_ids.txt.*has the sensor '22' twice"):
+        load("metr-la", tmp_path)
 
 
 def test_pems_bay_has_its_own_names_and_start(tmp_path):

@@ -222,6 +222,15 @@ def test_resume_refuses_other_settings_and_a_missing_folder(tmp_path):
         trained(resume=True)
 
 
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:1000], lambda b: b"no archive", lambda b: b[200:]])
+def test_a_damaged_checkpoint_is_refused_in_words(tmp_path, damage):
+    trained(checkpoint=tmp_path, epochs=1)
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"checkpoint\.pt is damaged, .*; delete it to train again"):
+        trained(checkpoint=tmp_path, resume=True)
+
+
 def test_nan_names_the_batch_the_epoch_and_the_last_good_checkpoint(tmp_path):
     with pytest.raises(FloatingPointError) as error:
         trained(Task(spoil=(2, 17)), checkpoint=tmp_path)

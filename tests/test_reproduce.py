@@ -16,7 +16,7 @@ from easydgl_mini.cli import main
 from easydgl_mini.data import DATASETS
 from easydgl_mini.data.raw import write_raw
 from easydgl_mini.interpret.report import check_ranking_metrics
-from easydgl_mini.reproduce import protocol, records, run, studies
+from easydgl_mini.reproduce import command, protocol, records, run, studies
 
 FIGURES = rp.paper_figures()
 
@@ -438,7 +438,8 @@ def test_what_the_book_found_serves_records_elsewhere_if_it_is_about_these_data(
         (["links", "--dataset", "patent"], "patent is a dataset for the task node, links has another"),
         (["links", "--rows", ","], "rows must have one name or more"),
         (["links", "--seeds", ","], "seeds must have one seed or more"),
-        (["links", "--device", "cuda"], "finds no GPU here"),
+        (["links", "--device", "gpu"], "device is 'gpu', which torch"),
+        (["links", "--rows", "sasrec", "--seeds", "99999999999999999999"], "seed must be a whole number from 0 to"),
     ],
 )
 def test_wrong_words_are_one_line_and_exit_code_two(words, what, capsys, monkeypatch, tmp_path):
@@ -446,6 +447,50 @@ def test_wrong_words_are_one_line_and_exit_code_two(words, what, capsys, monkeyp
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["reproduce", *words, "--scale", "tiny"]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused_in_words(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "links", "--scale", "tiny", "--device", "cuda"]) == 2
+    assert "device is 'cuda', which torch" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_says_that_it_can_go_on(capsys, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "reproduce", stop)
+    assert main(["reproduce", "links", "--scale", "tiny"]) == 130
+    assert capsys.readouterr().err == (
+        "easydgl-mini reproduce: interrupted; what is finished is kept, the same command goes on from there\n"
+    )
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{"])
+def test_a_record_that_is_none_is_refused_with_its_name(tmp_path, content):
+    tiny(tmp_path, rows=["popularity"], seeds=(1,))
+    path = records.path_of(tmp_path / "results", "links", "netflix", "tiny", "popularity")
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"popularity\.json is no result file .*; delete it to run again"):
+        tiny(tmp_path, rows=["popularity"], seeds=(1,))
+
+
+def test_what_the_book_found_serves_another_file_of_the_same_dataset_and_says_so(tmp_path, monkeypatch):
+    data = tmp_path / "data" / "netflix"
+    write_raw("netflix", "tiny", data, seed=0)
+    (data / "truth.npz").unlink()  # as if they were real
+    monkeypatch.setattr(run, "PLAIN", ({"lr": 0.01}, {"lr": 0.02}))
+    tiny(tmp_path, rows=["sasrec"], search=True, data=tmp_path / "data")
+    (path,) = (tmp_path / "results" / "search").iterdir()
+    best = json.loads(path.read_text())
+    path.write_text(json.dumps(best | {"fingerprint": "of another file"}))
+    monkeypatch.setattr(run, "BOOK", tmp_path / "results")
+    mine, said = tmp_path / "mine", []
+    tiny(tmp_path, rows=["sasrec"], seeds=(1,), out=mine, data=tmp_path / "data", say=said.append)
+    (record,) = (records.read(path) for path in mine.glob("*.json"))
+    assert record["settings"]["lr"] == best["tried"][best["best"]]["settings"]["lr"]
+    assert "  sasrec: with the settings that the book's search found on another file of netflix" in said
 
 
 @pytest.mark.parametrize("table", ["ablations-links", "ablations-nodes", "ablations-traffic"])
@@ -916,3 +961,45 @@ def test_more_epochs_than_asked_for_are_not_called_fewer(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="epochs is 1, but .* has 2 already; delete it to start"):
         tiny(tmp_path, rows=["gru4rec"], seeds=(1,), epochs=1)
     tiny(tmp_path, rows=["gru4rec"], seeds=(1,), epochs=2)
+
+
+# ------------------------------------------------------------------------------------------------ studies as tables
+
+
+def test_perturbations_are_shown_in_the_papers_form():
+    def line(model, donor, metric, before, after, control=False):
+        return {"model": model, "donor": donor, "control": control, "metric": metric, "before": before, "after": after}
+
+    rows = [line("bert4rec", "", "HR@10", 0.3, 0.1), line("bert4rec", "", "N@10", 0.2, 0.05)]
+    rows += [line("gsimc", "bert4rec", "HR@10", 0.08, 0.09), line("gsimc", "bert4rec", "N@10", 0.04, 0.06)]
+    rows += [line("gsimc", "bert4rec", "HR@10", 0.08, 0.7, control=True)]
+    table = studies.as_table("perturbation", {"rows": rows})
+    assert table.loc["here"].T.to_dict() == {
+        "bert4rec": {"hr@10": 0.3, "ndcg@10": 0.2},
+        "perturb. bert4rec": {"hr@10": 0.1, "ndcg@10": 0.05},
+        "gsimc": {"hr@10": 0.08, "ndcg@10": 0.04},
+        "bert4rec perturb. gsimc": {"hr@10": 0.09, "ndcg@10": 0.06},
+    }
+    assert table.loc[("the paper's, Netflix", "bert4rec perturb. gsimc"), "hr@10"] == 0.2529
+
+
+def test_energies_are_shown_as_the_share_of_the_lowest_twentieth():
+    """Of 40 frequencies the lowest 2 (the paper's 50 of 1,000)."""
+    one = {"energy": [0.5, 0.25] + [0.25 / 38] * 38, "over days": [[0.4, 0.2] + [0.4 / 38] * 38, [0.1] * 10 + [0] * 30]}
+    flat = {"centred energy": [0.025] * 40, "centred over days": [[0.025] * 40] * 2}
+    table = studies.as_table("energy", {"frequencies": 40, "models": {"tgat": one | flat}})
+    assert list(table.columns) == ["at the true time", "day 0", "day 1"]
+    assert table.loc[("tgat", "as written")].tolist() == [0.75, 0.6, 0.2]
+    assert table.loc[("tgat", "centred")].tolist() == [0.05, 0.05, 0.05]
+
+
+@pytest.mark.parametrize("name", ["recall", "ties"])
+def test_a_study_prints_a_table_and_not_its_record(name, tmp_path, capsys):
+    assert main(["reproduce", name, "--scale", "tiny", "--work", str(tmp_path), "--epochs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 20 and "_study.json" in lines[-1]
+    (path,) = (tmp_path / "results").glob("*_study.json")
+    shown = records.read(path)["found"]["rows"][0]
+    value = shown["recall@100"] if name == "recall" else shown["hr@10"]["as filed"]
+    row = next(line for line in lines if line.startswith("50 " if name == "recall" else "popularity "))
+    assert math.isclose(float(row.split()[1]), value, abs_tol=1e-4)

@@ -105,7 +105,8 @@ def verify(name, folder, *, errors="raise", cache=True, **options):
     facts = {"rows": report.rows} | {key: int(arrays[key]) for key in ("num_users", "num_items") if key in arrays}
     for key, value in entry.expect.items():
         if key in facts and facts[key] != value:
-            wrong.append(f"{key}: the public files have {value:,}, these have {facts[key]:,}")
+            whose = ", which are simulated," if (folder_of(name, folder) / "truth.npz").exists() else ""
+            wrong.append(f"{key}: the public files have {value:,}, these{whose} have {facts[key]:,}")
     return wrong
 
 

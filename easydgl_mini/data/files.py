@@ -160,11 +160,11 @@ def in_words(layouts, usual=None):
 
 
 def _matches(folder, pattern):
-    for name in (pattern, pattern + ".gz"):
-        paths = sorted(path for path in folder.glob(name) if path.is_file())
-        if paths:
-            return paths
-    return []
+    """The files of a name or pattern, each as it is or else packed, in ascending order of name."""
+    found = {}
+    for name in (pattern + ".gz", pattern):  # where a file is there in both forms, the one that is not packed counts
+        found |= {str(path).removesuffix(".gz"): path for path in folder.glob(name) if path.is_file()}
+    return [found[name] for name in sorted(found)]
 
 
 def open_bytes(path):

@@ -1,10 +1,10 @@
 """``easydgl-mini reproduce``: arguments in, a table out."""
 
 import argparse
-import json
 
 from .records import SEEDS
 from .run import DATASETS, PROTOCOLS, SCALES, STUDIES, reproduce
+from .studies import as_table
 
 EXAMPLE = f"""example:
   easydgl-mini reproduce links --scale tiny --rows popularity,sasrec --seeds 1
@@ -17,6 +17,7 @@ tables:
                                               model is the row of links, nodes or traffic, and is not trained again
   perturbation, recall, energy                the spectral study of the link models
   ties                                        what link models gain from a file's order of simultaneous events
+                                              (these four have rows of their own and take the first seed alone)
 
 A row's record is DIR/TABLE_DATASET_SCALE_ROW.json, written after every seed. An interrupted call goes on where it was
 when it is made again; seeds that have a record are not run again (--out DIR keeps yours apart from the book's).
@@ -62,7 +63,10 @@ def run(arguments):
         if getattr(arguments, name) is not None:
             settings[name] = getattr(arguments, name)
     found = reproduce(arguments.table, **settings)
-    print(json.dumps(found, indent=1) if isinstance(found, dict) else found.to_string())
+    study = arguments.table in STUDIES
+    print((as_table(arguments.table, found) if study else found).to_string())
+    if study:
+        print("The record, whose name ends in _study.json, has all of it.")
     if note := getattr(found, "attrs", {}).get("note"):
         print(note)
 

@@ -71,9 +71,12 @@ def read(path):
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or "dataset" not in record:
+            raise ValueError("it names no dataset")
     except ValueError as error:
         raise ValueError(f"{path} is no result file ({error}); delete it to run again") from None
+    return record
 
 
 def write(path, record):

@@ -11,8 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 try:
     import resource
 except ImportError:  # Windows
@@ -21,6 +19,7 @@ except ImportError:  # Windows
 from .. import data as datasets
 from ..baselines import REGISTRY
 from ..data.raw import WRITERS, write_raw
+from ..train.fit import usable
 from . import records
 from .protocol import PROTOCOLS, make
 from .studies import STUDIES, study
@@ -223,6 +222,9 @@ def reproduce(
     todo = []  # known before the first training, so that a record that does not fit is refused at once
     for row, (model, own) in list(rows.items()):
         chosen = _chosen(job, model, own | settings) | _recorded(job, row, settings, again)
+        search = _searched(job, model)
+        if search and search["fingerprint"] != job.fingerprint:
+            say(f"  {row}: with the settings that the book's search found on another file of {job.dataset}")
         full = make(model, job.protocol.task, 0, _chosen(job, model, settings)) if own else None
         if own and all(getattr(full, key) == value for key, value in own.items()):
             say(f"  {row} is the full model")
@@ -256,8 +258,7 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     dataset = dataset or DATASETS[kind]
     if datasets.dataset(dataset).task != PROTOCOLS[kind].task:
         raise ValueError(f"{dataset} is a dataset for the task {datasets.dataset(dataset).task}, {table} has another")
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but torch {torch.__version__} finds no GPU here")
+    usable(device)
     if rows is not None and not rows:
         raise ValueError("rows must have one name or more, got none")
     work = Path(work) if work else Path(data or ".") / ".easydgl"
@@ -321,12 +322,16 @@ def _recorded(job, row, given, again):
 
 
 def _searched(job, model):
-    """What was found for this model and these data, in the folder of the records or else in the book's, or None."""
+    """What was found for this model and dataset, in the folder of the records or else in the book's, or None.
+
+    The book's serves another file of the same events too (users and items may be numbered otherwise), but nothing that
+    is simulated.
+    """
     path = job.search_path(model)
     found, known = records.read(path), records.read(BOOK / "search" / path.name)
     if found and found["fingerprint"] != job.fingerprint:
         raise ValueError(f"{path} is about other data; --search --again replaces it")
-    return found or (known if known and known["fingerprint"] == job.fingerprint else None)
+    return found or (known if known and (known["fingerprint"] == job.fingerprint or not job.simulated) else None)
 
 
 def _candidates(job, model):

@@ -1,6 +1,7 @@
 """Studies of trained link models: the paper's spectral ones, and what a file's order of ties is worth (Part 5)."""
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.sparse import coo_array
 
@@ -9,6 +10,7 @@ from ..interpret import band, decompose, energy, energy_over_time, item_affinity
 from ..interpret.report import METRICS
 from ..train.link import log_popularity
 from ..train.metrics import hit_rate, ndcg, rank_of
+from .records import paper_figures
 
 SPECTRAL = {
     "perturbation": ("bert4rec", "gsimc", "tgat", "easydgl"),
@@ -51,6 +53,49 @@ def study(name, models, parts, rank=1000, users=2000, seed=0):
     found = made(models, spectrum, train, history, last)
     sizes = {"users": len(last), "items": train.num_items, "frequencies": len(spectrum)}
     return found | sizes | {"largest residual": float(spectrum.residuals.max())}
+
+
+def as_table(name, found):
+    """What a study found as a table for people (the record has all of it); perturbations with the paper's below.
+
+    Examples
+    --------
+    >>> rows = [{"model": "gsimc", "cut": 50, "degree group": g, "users": 9, "recall@100": g / 4} for g in range(4)]
+    >>> as_table("recall", {"rows": rows, "degree edges": [3.0, 5.0, 8.0]}).loc[50].to_dict()
+    {'≤ 3': 0.0, '> 3': 0.25, '> 5': 0.5, '> 8': 0.75}
+    """
+    if name == "perturbation":
+        ours, figures = paper_form(found), paper_figures()
+        theirs = figures[figures.table == "tbl:perturb"].pivot(index="row", columns="metric", values="value")
+        order = [row for row in ours.index if row in theirs.index]
+        return pd.concat({"here": ours, "the paper's, Netflix": theirs.loc[order, ours.columns]}).round(4)
+    if name == "recall":
+        frame, edges = pd.DataFrame(found["rows"]), found["degree edges"]
+        names = [f"≤ {edges[0]:.0f}", *(f"> {edge:.0f}" for edge in edges)]  # how often the held-out item was chosen
+        table = frame.pivot(index="cut", columns="degree group", values="recall@100")
+        table.loc["users"] = frame.groupby("degree group").users.first()
+        return table.set_axis(names, axis=1).round(4)
+    if name == "ties":
+        parts = {line["model"]: line["hr@10"] | line["hr@10 of"] for line in found["rows"]}
+        return pd.DataFrame(parts).T.drop(columns="draws").astype(float).round(4)
+    low, lines = _place(range(found["frequencies"]), 50), {}
+    for model, shares in found["models"].items():
+        for key, scores in (("", "as written"), ("centred ", "centred")):
+            days = np.array(shares[f"{key}over days"])[:, :low].sum(1)
+            lines[model, scores] = [sum(shares[f"{key}energy"][:low]), *days]
+    columns = ["at the true time", *(f"day {day}" for day in range(len(days)))]
+    return pd.DataFrame(lines, columns).T.rename_axis(columns=f"share of the lowest {low}").round(4)
+
+
+def paper_form(found, key="rows"):
+    """A perturbation study's rows in the form of the paper's table: before, then after, for each pair."""
+    lines, frame = {}, pd.DataFrame(found[key])
+    frame = frame[~frame.control]
+    for (model, donor), part in frame.groupby(["model", "donor"], sort=False):
+        part = part.set_index(part.metric.str.replace("N@", "ndcg@").str.replace("HR@", "hr@"))
+        lines[model] = part.before
+        lines[f"{donor} perturb. {model}".strip()] = part.after
+    return pd.DataFrame(lines).T
 
 
 def basis(train, rank, seed=0):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..data.files import whole_or_nothing
-from .fit import FitConfig, Training, fit
+from .fit import FitConfig, Training, fit, read_state
 
 LAYER = ("beta", "modulate", "endogenous")
 
@@ -80,7 +80,7 @@ class Estimator(Training):
     @classmethod
     def load(cls, path):
         """The estimator that was saved to ``path``, ready to predict (on the CPU)."""
-        parts = torch.load(path, map_location="cpu", weights_only=True)
+        parts = read_state(path)
         if parts.get("class") != cls.__name__:
             raise ValueError(f"path holds a {parts.get('class')}, expected a {cls.__name__}: {path}")
         new = cls(**parts["params"])

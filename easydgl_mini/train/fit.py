@@ -12,6 +12,7 @@ import dataclasses
 import io
 import math
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -73,8 +74,8 @@ class Training:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if int(self.seed) != self.seed or self.seed < 0:
-            raise ValueError(f"seed must be a whole number that is not negative, got {self.seed!r}")
+        if int(self.seed) != self.seed or not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -174,6 +175,31 @@ def batches_of(order, size, lengths=None, draw=None, pool=32):
     sorted_ = torch.cat([some[lengths[some].argsort(stable=True)] for some in order.split(pool * size)])
     batches = sorted_.split(size)
     return [batches[n] for n in torch.randperm(len(batches), generator=draw).tolist()]
+
+
+def usable(device):
+    """The :class:`torch.device` of a name; "auto" is the GPU where there is one. A ValueError where it can't be used.
+
+    >>> usable("cpu")
+    device(type='cpu')
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise ValueError(f"device is {device!r}, which torch {torch.__version__} can't use here: {why}") from error
+    return torch.device(device)
+
+
+def read_state(path):
+    """What :func:`torch.save` wrote to a file: tensors and plain values only; a ValueError where it is damaged."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, UnicodeDecodeError) as error:
+        why = f"{path} is damaged, or not a file of this package ({type(error).__name__})"
+        raise ValueError(f"{why}; delete it to train again") from error
 
 
 class _Run:
@@ -316,7 +342,7 @@ class _Run:
             raise ValueError("resume needs checkpoint, the folder to resume from; got None")
         if not self.path.exists():
             return
-        state = torch.load(self.path, map_location="cpu", weights_only=True)
+        state = read_state(self.path)
         for name, value in self.settings().items():
             old = state["settings"].get(name)
             if old != value:
@@ -373,12 +399,9 @@ class _Bar(tqdm):
 @contextlib.contextmanager
 def _processes(config):
     """(rank, number of processes, device), with a process group where torchrun started several, kept until the exit."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    device = torch.device(device)
+    device = usable(config.device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
     several = dist.is_available() and dist.is_initialized()
     if not several and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
