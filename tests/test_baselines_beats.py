@@ -64,6 +64,7 @@ DEFAULTS = {  # from the paper's supplement; # ours or the authors' where it giv
         "ctsma": {"num_layers": 2, "num_heads": 4, "causal": True},
         "easydgl": {"num_layers": 2, "num_heads": 2, "mask_rate": 0.2, "causal": False},
         "gat": {"num_heads": 4},
+        "mrfcf": {"ridge": 1.0, "alpha": 0.75},  # the authors'
     },
     "node": {
         "gat": {"num_heads": 4},
@@ -78,8 +79,8 @@ DEFAULTS = {  # from the paper's supplement; # ours or the authors' where it giv
         "gat": {"num_heads": 4, "window": 1},
         "dcrnn": {"num_layers": 1, "order": 2, "window": 12},
         "stgcn": {"order": 3, "window": 12},  # order: the authors'
-        "stid": {"num_layers": 3, "window": 12},  # layers: the authors'
-        "graph_wavenet": {"order": 2, "place_dim": 10, "window": 12},  # the authors'
+        "stid": {"num_layers": 3, "window": 12, "lr": 2e-3, "dropout": 0.15},  # but the window: the authors'
+        "graph_wavenet": {"order": 2, "place_dim": 10, "window": 12, "dropout": 0.3},  # the authors'
         "easydgl": {"num_heads": 8, "mask_rate": 0.2, "window": 1},
     },
 }
@@ -127,5 +128,5 @@ def test_static_systems_have_the_supplements_layers():
     }
     first = {kind: encoder.layers[0] for kind, encoder in encoders.items()}
     assert first["gat"].num_heads == 4 and first["gcn"].hops == first["chebynet"].hops == len(first["arma"].W) == 2
-    assert (first["appnp"].steps, first["appnp"].alpha) == (10, 0.1)
+    assert (first["appnp"].steps, first["appnp"].alpha, len(first["arma"].V)) == (10, 0.1, 2)
     assert {kind for kind in TITLES if LAYERS[kind][2] is torch.tanh} == {"gat", "arma"}

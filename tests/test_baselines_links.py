@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import easydgl_mini as em
 from easydgl_mini.baselines import REGISTRY, gsimc
@@ -371,8 +372,24 @@ def test_bert4rec_is_torchs_encoder_given_its_weights():
                 theirs.load_state_dict(ours.state_dict())
             x = layer(x, src_key_padding_mask=~rows.mask)
     torch.testing.assert_close(embed(model, rows, hidden)[:, 2:], x[:, 2:])
-    expected = model.head(x) @ model.items.weight.t() + model.bias
-    torch.testing.assert_close(model.scores(x), expected)
+    W, b, norm = *model.head[0].parameters(), model.head[2]
+    named = F.layer_norm(F.gelu(x @ W.t() + b), (16,), norm.weight, norm.bias)
+    torch.testing.assert_close(model.scores(x), named @ model.items.weight.t() + model.bias)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_models_are_asked_with_the_token_at_the_end_and_nowhere_else(name, tiny, monkeypatch):
+    model, asked = REGISTRY[name]("link", dim=8, epochs=1, max_len=6, num_heads=2).fit(tiny), []
+    forward = type(model.model_).forward
+
+    def listen(self, rows, hidden):
+        asked.append(hidden.clone())
+        return forward(self, rows, hidden)
+
+    monkeypatch.setattr(type(model.model_), "forward", listen)
+    model.predict(([1, 2, 3], [0.0, 1.0, 2.0]), at=3.0)
+    (hidden,) = asked
+    assert hidden[:, -1].all() and not hidden[:, :-1].any()
 
 
 # --- clocks
@@ -384,6 +401,8 @@ def test_tisasrec_counts_in_the_users_own_intervals():
     expected = [[0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0], [3, 3, 1, 0]]  # shortest so far: none, none, 4, 2
     assert intervals(time, mask, 9)[0, 1:, 1:].tolist() == expected
     assert intervals(time, mask, 2)[0, 4].tolist() == [0, 2, 2, 1, 0]  # clipped; padding has no time
+    third = torch.tensor([[0.0, 0.1, 0.3]], dtype=torch.float64)  # 0.3 / 0.1 is a little less than 3
+    assert intervals(third, torch.ones(1, 3, dtype=torch.bool), 9)[0, 2].tolist() == [3, 2, 0]
 
 
 def test_tisasrec_knows_intervals_not_times():
@@ -514,6 +533,19 @@ def test_mrfcf_on_neighbourhoods_is_the_regression_on_neighbours():
     assert (shared != 0).any(0).all() and np.all(np.diag(shared) == 0)
     whole = sparse_weights(S, neighbourhoods(S, 12, 12), 0.3, share=0.5).toarray()
     np.testing.assert_allclose(whole, precision_weights(full, 0.3), atol=1e-10)  # everybody is everybody's neighbour
+
+
+def test_mrfcf_fits_on_neighbourhoods():
+    """The estimator's way to the sparse weights: its ridge, its neighbours, and the scales put back."""
+    log = some_log()
+    S = Covariance(signals(log), 0.75)
+    full, ids = S[np.arange(12)], neighbourhoods(S, 5, 12)
+    B = MRFCF(ridge=0.3, neighbours=5, share=0.0).fit(log).weights().toarray()
+    for j in range(12):
+        near = ids[j, 1:]
+        by_hand = np.linalg.solve(full[np.ix_(near, near)] + 0.3 * np.eye(4), full[near, j])
+        np.testing.assert_allclose(B[near, j], by_hand * S.scale[j] / S.scale[near], rtol=1e-4, atol=1e-6)
+        assert np.count_nonzero(B[:, j]) == 4
 
 
 def dense_laplacian(R):

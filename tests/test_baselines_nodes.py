@@ -307,6 +307,7 @@ def test_shifting_all_times_changes_nothing(make):
 
 
 def test_weights_evolve_by_the_gru_equation():
+    assert (EvolvingWeight(3, 2).B[0] == -4).all()  # a fresh gate lets little of a weight go
     weight = scrambled(EvolvingWeight(3, 2))
     W, U, V, B = (x.detach().numpy() for x in (weight.start, weight.U, weight.V, weight.B))
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731

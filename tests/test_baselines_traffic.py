@@ -535,7 +535,21 @@ def test_wavenet_adds_up_all_skips():
         for layer, skip in zip(net.layers, net.skips, strict=True):
             x, last = layer(net.walks(), x)
             total = total + skip(last)
-        torch.testing.assert_close(net(seen, there, clock), net.head(total).transpose(1, 2))
+        first, last = (layer for layer in net.head if isinstance(layer, torch.nn.Linear))
+        expected = last(first(total.relu()).relu()).transpose(1, 2)
+        torch.testing.assert_close(net(seen, there, clock), expected)
+
+
+def test_stgcn_ends_in_a_norm_and_a_head_of_two_layers():
+    net, (seen, there, clock) = model("stgcn", dim=4), windows()
+    with torch.no_grad():
+        net.norm.bias += 0.2
+        x = torch.stack([seen, there], -1)
+        for block in net.blocks:
+            x = block(net.laplacian, x)
+        y = F.layer_norm(net.last(x)[:, 0], (4,), net.norm.weight, net.norm.bias)
+        expected = net.head[2](net.head[0](y).relu()).transpose(1, 2)
+        torch.testing.assert_close(net(seen, there, clock), expected)
 
 
 def test_stgcn_block_by_hand():

@@ -21,7 +21,7 @@ Kalman filter, one number per frequency). With :math:`\mathbf z = \mathbf U^\top
         P \leftarrow (1 - K) \bar P, \qquad P_0 = 1 / (R(\Lambda) + \varphi)
 
 Simplified here: P starts at the covariance that goes with GSIMC's own answer (its objective, read as a Gaussian
-posterior), and each of the two noises is one number.
+posterior), and each of the two noises is one number. The power of D in both formulas, a half, is the setting ``scale``.
 """
 
 import dataclasses

@@ -20,9 +20,10 @@ linear map. "GCN" is its name for SGC (Wu et al., 2019), as here.
 
 Simplified here: batch normalisation takes its statistics from each process's own batch. The paper's "two hops" are
 taken at their word, so ChebyNet has three terms (DGL's ``ChebConv(k=3)``); the largest eigenvalue is taken to be 2. GAT
-does not look at edge weights, which the item graph and roads have; the others do. APPNP is a layer in that recipe: what
-spreads is a linear map of the features, and the classes come after (the original spreads the classes that a perceptron
-of two layers gives).
+does not look at edge weights, which the item graph and roads have; the others do. ARMA has S = 2 recursions side by
+side (the supplement gives no number). Roads hear along every edge in both directions. APPNP is a layer in that recipe:
+what spreads is a linear map of the features, and the classes come after (the original spreads the classes that a
+perceptron of two layers gives).
 
 References: Veličković et al. (2018) GAT; Hamilton et al. (2017) GraphSAGE; Wu et al. (2019) Simplifying graph
 convolutional networks; Defferrard et al. (2016) ChebyNet; Bianchi et al. (2021) Graph neural networks with
@@ -290,7 +291,8 @@ class StaticRecommender(Recommender):
 
     The graph joins items of the same training users (:func:`item_graph`), so new users need nothing but their items.
     Order and times are left out, but for the last ``max_len`` events being the ones that count. See the module for
-    ``kind``. Simplified here: a plain mean, where IDCF (Wu et al., 2021) weighs by learned relations to key users.
+    ``kind``. Simplified here: a plain mean, where IDCF (Wu et al., 2021) weighs by learned relations to key users. The
+    items that are ranked have their embeddings as they go into the encoder, not as they come out.
 
     Parameters
     ----------

@@ -15,7 +15,8 @@ first.
 
 Simplified here: memories begin anew with each snapshot, so all of it is differentiable and nothing is kept between
 batches; events of one chunk don't see each other (neither do those of one batch in the original); messages are averaged
-(the original's default takes the latest).
+(the original's default takes the latest). The paper's supplement has a time-decayed recurrent unit over five snapshots;
+this is the original's GRU, over five chunks of one.
 """
 
 import dataclasses

@@ -10,8 +10,9 @@ that is added to the keys and values, and so has each position.
         \big(\mathbf v_i + \mathbf R^V_{r_{ji}} + \mathbf P^V_i\big)
 
 Simplified here: :math:`\tau_j` is the shortest interval *up to* j (the original's is over the whole history, and tells
-a position something of the future); the loss is the full softmax's, as for SASREC. As in the original, times between
-the items count and the time of asking does not.
+a position something of the future); the loss is the full softmax's, as for SASREC; keys and values are normalised like
+queries, and the residual adds what came in (the authors' code takes them as they come, and adds the normalised input).
+As in the original, times between the items count and the time of asking does not.
 """
 
 import dataclasses
