@@ -896,7 +896,8 @@ def test_an_ablation_changes_what_it_is_about_whatever_was_found_best(tmp_path, 
     monkeypatch.setattr(run, "SEARCH", {("easydgl", "link"): tried})
     places = tmp_path, tmp_path / "work"
     job = run._job("ablations-links", None, None, None, "tiny", "paper", "cpu", *places, None, lambda line: None)[0]
-    found = {"best": 1, "fingerprint": job.fingerprint, "tried": [{"settings": own} for own in tried]}
+    found = {"dataset": "netflix", "best": 1, "fingerprint": job.fingerprint}
+    found["tried"] = [{"settings": own} for own in tried]
     records.write_plain(job.search_path("easydgl"), found)
     chosen = run._chosen(job, "easydgl", {"mask_rate": 0.6})
     assert (chosen["mask_rate"], chosen["lr"]) == (0.6, 0.01)
