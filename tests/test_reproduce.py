@@ -453,7 +453,7 @@ def test_wrong_words_are_one_line_and_exit_code_two(words, what, capsys, monkeyp
 def test_a_gpu_that_is_not_there_is_refused_in_words(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "links", "--scale", "tiny", "--device", "cuda"]) == 2
-    assert "device is 'cuda', which torch" in capsys.readouterr().err
+    assert "device is 'cuda:0', which torch" in capsys.readouterr().err
 
 
 def test_an_interrupted_command_says_that_it_can_go_on(capsys, monkeypatch):

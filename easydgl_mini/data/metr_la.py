@@ -305,7 +305,8 @@ def _regular(path, stamps, values, report):
 def _sensor_ids(path):
     """Ids separated by commas, line ends or both; each sensor once."""
     ids = re.split(r"\s*[,\n]\s*", _bytes(path).decode("utf-8-sig", "replace").strip(", \t\r\n"))
-    again = next((name for n, name in enumerate(ids) if name in ids[:n]), None)
+    seen = set()
+    again = next((name for name in ids if name in seen or seen.add(name)), None)
     if again is not None:
         raise DataError(path, None, f"has the sensor {again!r} twice")
     return ids

@@ -180,11 +180,15 @@ def batches_of(order, size, lengths=None, draw=None, pool=32):
 def usable(device):
     """The :class:`torch.device` of a name; "auto" is the GPU where there is one. A ValueError where it can't be used.
 
+    Of several processes on GPUs each has its own.
+
     >>> usable("cpu")
     device(type='cpu')
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -400,8 +404,6 @@ class _Bar(tqdm):
 def _processes(config):
     """(rank, number of processes, device), with a process group where torchrun started several, kept until the exit."""
     device = usable(config.device)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
     several = dist.is_available() and dist.is_initialized()
     if not several and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
