@@ -107,7 +107,6 @@ def backend():
 
 def doctor(arguments):
     """Print versions, backend, device and what is missing: what a bug report should contain."""
-    data = os.environ.get("EASYDGL_DATA")
     rows = [
         ("easydgl-mini", __version__),
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -115,13 +114,17 @@ def doctor(arguments):
         *((name, version_of(name) or f"not installed: {use}") for name, use in OPTIONAL.items()),
         ("backend", backend()),
         ("device", device()),
-        ("EASYDGL_DATA", "not set" if not data else data if Path(data).is_dir() else f"{data} (no such folder)"),
+        ("EASYDGL_DATA", f"{_folder(os.environ.get('EASYDGL_DATA'))}; only tests of real files look for it"),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
     missing = [name for name in NEEDED if version_of(name) is None]
     print(f"\nMissing: {', '.join(missing)}." if missing else "\nEverything the package needs is here.")
+
+
+def _folder(path):
+    return "not set" if not path else path if Path(path).is_dir() else f"{path} (no such folder)"
 
 
 def truth_arrays(truth):
@@ -217,7 +220,8 @@ def data_verify(arguments):
     wrong = data.verify(arguments.name, arguments.data, errors=arguments.errors)
     if wrong:
         raise ValueError(f"{arguments.name}: " + "; ".join(wrong))
-    print(f"{arguments.name}: nothing is wrong with the raw files, nor with what was prepared from them")
+    whose = ", which are simulated" if data.simulated(arguments.name, arguments.data) else ""
+    print(f"{arguments.name}: nothing is wrong with the raw files{whose}, nor with what was prepared from them")
 
 
 # ------------------------------------------------------------------------------------------------ lens

@@ -487,6 +487,9 @@ def test_popularity_counts():
     counts = np.bincount(log.item, minlength=12)
     scores = model.predict(([0, 3], [0.0, 1.0]), at=1.0)
     assert np.array_equal(np.argsort(-scores.numpy(), kind="stable"), np.argsort(-counts, kind="stable"))
+    again = em.EventLog([0, 0, 0, 1], [2, 2, 2, 1], [0.0, 1.0, 2.0, 0.0], 2, 3)  # events, not users
+    shares = REGISTRY["popularity"]("link").fit(again).predict(([0], [0.0]), at=1.0).exp()
+    torch.testing.assert_close(shares, torch.tensor([1.0, 2.0, 4.0]) / 7)  # one more of each
 
 
 def test_mrfcf_columns_are_ridge_regressions_on_all_others():
@@ -507,7 +510,9 @@ def test_mrfcf_columns_are_ridge_regressions_on_all_others():
     np.testing.assert_allclose(scores, y @ B, rtol=1e-4, atol=1e-5)
 
 
-def test_mrfcf_on_neighbourhoods_is_the_regression_on_neighbours():
+@pytest.mark.parametrize("block", [512, 5])
+def test_mrfcf_on_neighbourhoods_is_the_regression_on_neighbours(block, monkeypatch):
+    monkeypatch.setattr("easydgl_mini.baselines.mrfcf.COLUMNS", block)
     R = signals(some_log())
     S = Covariance(R, 0.75)
     full = S[np.arange(12)]
@@ -614,14 +619,15 @@ def test_gsimc_recovers_bandlimited_signals():
     assert set(KERNELS) == {"bandlimited", "diffusion", "random_walk", "inverse_cosine"}
 
 
-def test_bgsimc_without_news_is_gsimc():
+@pytest.mark.parametrize("scale", [0.5, 0.25, 0.0])
+def test_bgsimc_without_news_is_gsimc(scale):
     log, asked = some_log(), ([4, 2, 9, 1], [0.0, 1.0, 2.0, 3.0])
-    plain = GSIMC(num_waves=6).fit(log).predict(asked, at=3.0)
-    torch.testing.assert_close(BGSIMC(num_waves=6, arrivals=0).fit(log).predict(asked, at=3.0), plain)
-    deaf = BGSIMC(num_waves=6, arrivals=3, noise=1e12).fit(log)
+    plain = GSIMC(num_waves=6, scale=scale).fit(log).predict(asked, at=3.0)
+    torch.testing.assert_close(BGSIMC(num_waves=6, arrivals=0, scale=scale).fit(log).predict(asked, at=3.0), plain)
+    deaf = BGSIMC(num_waves=6, arrivals=3, noise=1e12, scale=scale).fit(log)
     torch.testing.assert_close(deaf.predict(asked, at=3.0), plain)  # what arrives is still counted, as GSIMC does
-    last = BGSIMC(num_waves=6, arrivals=3, noise=0.0).fit(log).predict(asked, at=3.0)
-    band = GSIMC(kernel="bandlimited", num_waves=6).fit(log)
+    last = BGSIMC(num_waves=6, arrivals=3, noise=0.0, scale=scale).fit(log).predict(asked, at=3.0)
+    band = GSIMC(kernel="bandlimited", num_waves=6, scale=scale).fit(log)
     torch.testing.assert_close(last, band.predict(([1], [3.0]), at=3.0))  # without noise only the last item counts
 
 

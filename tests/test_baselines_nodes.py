@@ -244,6 +244,20 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch, fitted, ledge
     assert torch.isfinite(fitted["random_forest"].predict(ledger)).all()  # a fitted one needs it no more
 
 
+def test_the_forest_looks_at_labelled_nodes_only(ledger):
+    from sklearn.ensemble import RandomForestClassifier
+
+    some = SimpleNamespace(**vars(ledger) | {"labels": ledger.labels.copy()})
+    some.labels[::5] = -1
+    x, seen = torch.from_numpy(ledger.features), ledger.step <= 34
+    standard = ((x - x[seen].mean(0)) / x[seen].std(0)).numpy()
+    seen = seen & (some.labels >= 0)
+    theirs = RandomForestClassifier(5, random_state=0)
+    theirs.fit(standard[seen], some.labels[seen], sample_weight=np.ones(seen.sum()))
+    mine = REGISTRY["random_forest"]("node", num_classes=2, trees=5, balance=0.0).fit(some, 34, 37).predict(some)
+    np.testing.assert_allclose(mine, theirs.predict_proba(standard), atol=1e-5)
+
+
 # --- TGAT
 
 
@@ -442,6 +456,20 @@ def test_an_answer_does_not_depend_on_who_else_is_asked(name):
     mine = world.step == 4
     torch.testing.assert_close(together[mine], alone[mine], rtol=0, atol=1e-5)
     assert alone[mine].std(0).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["evolvegcn", "label_propagation"])
+def test_the_end_of_a_step_is_still_that_step(name):
+    """No label of the step, and no weights of the next one."""
+    data, settings = small(), {"dim": 4, "epochs": 1, "lr": 0.0} if name == "evolvegcn" else {}
+    model = REGISTRY[name]("node", **settings).fit(data, 1, 1)
+    if name == "evolvegcn":
+        scrambled(model.model_).float()
+    alone = model.predict(data)
+    for t in range(3):
+        mine = data.step == t
+        torch.testing.assert_close(model.predict(data, at=t + 1.0)[mine], alone[mine], rtol=0, atol=1e-6)
+    assert (model.predict(data, at=3.0) - alone)[data.step == 0].abs().max() > 1e-4  # later it is another question
 
 
 def test_tgn_reads_its_memory_and_learns_to_write_it():

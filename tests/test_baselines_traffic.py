@@ -423,6 +423,18 @@ def test_the_receptive_field_is_thirteen_rows():
             assert (net(other, there, clock) - base).abs().max() > 1e-9
 
 
+def test_a_wavenet_hears_the_last_rows_of_a_long_window():
+    net, (seen, there, clock) = model("graph_wavenet", window=16, dim=4).double(), windows(rows=16)
+    seen, there, clock = seen.double(), there.double(), clock.double()
+    with torch.no_grad():
+        base, heard = net(seen, there, clock), []
+        for row in range(16):
+            other = seen.clone()
+            other[:, row] += 1.0
+            heard.append(bool((net(other, there, clock) != base).any()))
+    assert heard == [False] * 3 + [True] * 13
+
+
 def test_a_wavenet_layer_by_hand():
     net = model("graph_wavenet", dim=2)
     layer, walks = net.layers[1], net.walks().detach()  # dilation 2
@@ -660,7 +672,7 @@ def test_easydgl_is_told_the_moment_it_is_asked_about(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["gat", "sage", "gcn", "chebynet", "arma", "appnp"])
 def test_roads_of_a_batch_are_roads_one_by_one(kind):
-    """Several snapshots at once and one by one, with weights that differ; what is missing and the weekday count."""
+    """Several snapshots at once and one by one, with unequal weights; what is missing, hour and weekday count."""
     data = roads()
     est = REGISTRY[kind]("traffic", dim=8)
     net = est._build(num_nodes=5, num_edges=6, minutes=5.0)
@@ -672,6 +684,8 @@ def test_roads_of_a_batch_are_roads_one_by_one(kind):
         for n in range(3):
             torch.testing.assert_close(both[n : n + 1], net(seen[n : n + 1], there[n : n + 1], clock[n : n + 1]))
         assert (net(seen, there * 0, clock) - both).abs().max() > 1e-5
+        noon = torch.stack([(clock[:, 0] + 0.25) % 1, clock[:, 1]], 1)
+        assert ((net(seen, there, noon) - both).abs().amax((1, 2)) > 1e-6).all()
         for day in range(1, 7):
             other = clock.clone()
             other[:, 1] = (clock[:, 1] + day) % 7

@@ -62,7 +62,8 @@ def test_netflix(tmp_path, names):
     assert log.num_users == 3 and log.num_items == 4  # film 10 has no ratings
     assert log.user.max() == 2 and log.item.max() == 3
     assert log.report.read == log.report.kept == 6 and not log.report.dropped
-    assert log.report.notes == ["6 film numbers are missing in between"]
+    assert log.report.notes[0] == "6 film numbers are missing in between"
+    assert [note.split(" have")[0] for note in log.report.notes[1:]] == ["rows: the public files"]
 
 
 def netflix(tmp_path, text, **options):
@@ -164,6 +165,28 @@ def test_a_tmall_header_in_another_order(tmp_path):
     text = "action_type,time_stamp,item_id,user_id\n0,1231,5,6\n"
     log = load("tmall", put(tmp_path, "tmall", {"user_log_format1.csv": text}), **EVERY)
     assert events(log) == [(6, 5, utc(2014, 12, 31))]
+
+
+def test_a_header_that_is_no_text_is_refused(tmp_path):
+    text = b"action_type,time_stamp,item_id,user_id,c\xe4t_id\n0,1231,5,6,7\n"
+    with pytest.raises(DataError, match="line 1: not UTF-8"):
+        load("tmall", put(tmp_path, "tmall", {"user_log_format1.csv": text}), **EVERY)
+
+
+def test_files_of_which_nothing_is_left_are_refused(tmp_path):
+    put(tmp_path, "tmall", {"user_log_format1.csv": TMALL})
+    with pytest.raises(DataError, match="nothing is left of it: .* 0 kept.*item with fewer than 200 events"):
+        load("tmall", tmp_path)
+    assert not (tmp_path / ".easydgl-cache").exists() or not list((tmp_path / ".easydgl-cache").glob("*.npz"))
+
+
+def test_a_copy_that_is_shorter_than_the_public_files_says_so(tmp_path):
+    log = load("tmall", put(tmp_path, "tmall", {"user_log_format1.csv": TMALL}), **EVERY)
+    rows = log.report.rows
+    assert log.report.notes[-1] == f"rows: the public files have 54,925,330, these have {rows}"
+    assert load("tmall", tmp_path, **EVERY).report.notes == log.report.notes  # from the cache too
+    (tmp_path / "tmall" / "truth.npz").touch()
+    assert f"these, which are simulated, have {rows}" in load("tmall", tmp_path, **EVERY).report.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,92 @@ def test_time_left_counts_what_is_run_now_and_again_replaces_all(tmp_path):
     assert [one["seed"] for one in found(tmp_path, "popularity")["runs"]] == [2, 4]
 
 
+def test_time_left_is_that_of_what_trains(tmp_path, monkeypatch):
+    """Popularity takes no time and says nothing about SASREC; a search and a study say how far they are too."""
+    lines, real, many = [], run._run, []
+
+    def slow(*args, **more):
+        return real(*args, **more) | {"seconds": 600.0}
+
+    monkeypatch.setattr(run, "_run", slow)
+    tiny(tmp_path, rows=["popularity", "sasrec"], seeds=(1, 2), say=lines.append, epochs=1)
+    left = [line.rsplit("; ", 1)[1] for line in lines if "seed" in line]
+    assert left == [
+        "1 of 4, time left not known yet",
+        "2 of 4, time left not known yet",
+        "3 of 4, about 10 min left",
+        "4 of 4, about 0 min left",
+    ]
+    monkeypatch.setattr(run, "PLAIN", ({}, {"lr": 0.01}))
+    tiny(tmp_path, rows=["sasrec"], search=True, epochs=1, say=many.append)
+    assert "600 s; 1 of 2, about 10 min left" in many[1] and "2 of 2" in many[2]
+    many.clear()
+    monkeypatch.setattr(run, "study", lambda *args: {"a": 1})
+    tiny(tmp_path, "ties", rows=None, epochs=1, say=many.append)
+    assert [line.split("; ")[1][:6] for line in many if "ready" in line] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+
+
+def test_seconds_are_of_all_parts_of_an_interrupted_run(tmp_path, monkeypatch):
+    module, done = sys.modules["easydgl_mini.train.fit"], []
+    real = module._Run.judge
+
+    def stop(self, valid):
+        real(self, valid)
+        done.append(1)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module._Run, "judge", stop)
+    monkeypatch.setattr(module._Run, "spent", lambda self: {"seconds": 1000.0, "processor_seconds": 500.0})
+    with pytest.raises(KeyboardInterrupt):
+        tiny(tmp_path, rows=["sasrec"], epochs=3, seeds=(1,))
+    tiny(tmp_path, rows=["sasrec"], epochs=3, seeds=(1,))
+    (one,) = found(tmp_path, "sasrec")["runs"]
+    assert 1000 < one["seconds"] < 1100 and 500 < one["processor_seconds"] < 600
+    assert one["resumed"] == "seconds are of all parts"
+
+
+def test_a_call_that_can_not_do_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "write_raw", lambda *args, **more: pytest.fail("simulated"))
+    (tmp_path / "afile").touch()
+    for words, more in (
+        ("preset 'release' is for traffic alone", {"preset": "release"}),
+        ("rows must be among .*, got foo", {"rows": ["foo"]}),
+        ("out must be a folder", {"out": tmp_path / "afile"}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rp.reproduce("links", scale="tiny", work=tmp_path / "work", **more)
+    with pytest.raises(ValueError, match="ties has rows of its own, popularity, sasrec, bert4rec, easydgl"):
+        rp.reproduce("ties", scale="tiny", work=tmp_path / "work", rows=["sasrec"])
+
+
+def test_a_full_run_without_a_search_says_so(tmp_path, monkeypatch):
+    write_raw("netflix", "tiny", tmp_path / "data" / "netflix")
+    monkeypatch.setattr(run, "_run", lambda *args: {"seed": 1, "metrics": dict.fromkeys(protocol.Links.metrics, 0.0),
+                                                    "seconds": 1.0})  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    lines, where = [], {"data": tmp_path / "data", "out": tmp_path / "out", "work": tmp_path / "work"}
+    rp.reproduce("links", rows=["popularity", "sasrec"], seeds=(1,), scale="full", say=lines.append, **where)
+    assert [line for line in lines if "defaults" in line] == [
+        f"  sasrec: no search in {tmp_path / 'out'} or {Path('book/results')}, so with the defaults"
+    ]
+
+
+def test_a_study_whose_rankings_can_not_be_is_refused(tmp_path):
+    line = {"model": "a", "donor": "", "band": "b", "control": False}
+    rows = [
+        line | {"metric": "HR@10", "before": 0.2, "after": 0.1},
+        line | {"metric": "N@10", "before": 0.1, "after": 0.2},
+    ]
+    tied = {"hr@10": {"as filed": 0.2, "draws": [0.2, 0.1]}, "ndcg@10": {"as filed": 0.1, "draws": [0.1, 0.15]}}
+    for found in ({"rows": rows}, {"rows": [], "centred rows": rows}, {"rows": [{"model": "a"} | tied]}):
+        with pytest.raises(AssertionError):
+            records.write(tmp_path / "x.json", {"runs": [], "found": found})
+    tied["ndcg@10"]["draws"][1] = rows[1]["after"] = 0.05
+    for found in ({"rows": rows, "centred rows": rows}, {"rows": [{"model": "a"} | tied]}):
+        records.write(tmp_path / "x.json", {"runs": [], "found": found})
+
+
 def test_a_search_is_kept_and_its_best_is_used(tmp_path, monkeypatch):
     tried = ({"lr": 0.0}, {"lr": 0.01})
     monkeypatch.setattr(run, "PLAIN", tried)
@@ -513,7 +599,7 @@ def test_every_variant_is_a_different_model(table, tmp_path):
         ({"table": "tables"}, "table must be one of links"),
         ({"scale": "huge"}, "scale must be one of tiny"),
         ({"scale": "full"}, "needs --data.*data fetch netflix.*simulate makes some"),
-        ({"dataset": "ml-1m"}, "ml-1m at scale 'tiny' needs --data.*data fetch ml-1m says how to get them$"),
+        ({"dataset": "ml-1m"}, "ml-1m at scale 'tiny' needs --data.*data fetch ml-1m --data DIR says how to get them$"),
         ({"rows": ["sasrek"]}, "rows must be among .*sasrec.*got sasrek"),
         ({"rows": ["sasrec"], "depth": 3}, "sasrec has no setting depth"),
     ],
@@ -529,7 +615,7 @@ def test_studies_of_trained_models(table, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "studies"
     seen = tiny(folder, table)
     record = found(folder, "study", table)
-    assert record["found"] == json.loads(json.dumps(seen)) and record["seed"] == 1
+    assert record["found"] | {"seed": 1, "simulated": True} == json.loads(json.dumps(seen)) and record["seed"] == 1
     assert table == "ties" or seen["largest residual"] < 1e-6
     if table == "ties":
         assert [line["model"] for line in seen["rows"]] == ["popularity", "sasrec", "bert4rec", "easydgl"]
@@ -591,7 +677,7 @@ def test_a_study_takes_the_models_of_the_table_as_they_are(tmp_path, monkeypatch
     monkeypatch.setattr(run, "make", lambda *given: made.append(given) or protocol.make(*given))
     monkeypatch.setattr(protocol.Links, "fit", lambda *given: pytest.fail("it is trained"))
     monkeypatch.setattr(run, "study", lambda name, models, parts: {"waves": models["gsimc"].num_waves})
-    assert tiny(tmp_path, "recall", seeds=(1,)) == {"waves": 7}
+    assert tiny(tmp_path, "recall", seeds=(1,))["waves"] == 7
     assert made[-1][3]["num_waves"] == 7
     with pytest.raises(ValueError, match="has seed 1, now it is 2; --again"):
         tiny(tmp_path, "recall", seeds=(2,))
@@ -730,8 +816,14 @@ def test_what_is_recorded_is_sound(path):
     assert path == records.path_of(path.parent, record["table"], name, record["scale"], record["row"])
     assert not record["simulated"] and record["data"]["fingerprint"]
     if record["row"] == "study":
-        assert record["found"] and record["seed"] in records.SEEDS
+        assert record["found"] and record["seed"] in records.SEEDS and record["seconds"] > 0
         assert "commit" in record["code"] and "changes" not in record["code"]
+        assert list(record["models"]) == list(studies.STUDIES[record["table"]])
+        for row, settings in record["models"].items():  # those of the table, as it is now
+            table = records.read(records.path_of(path.parent, "links", name, record["scale"], row))
+            free = dict.fromkeys(("device", "epochs", "patience", "precision"))  # how long, and how exactly
+            assert settings | free == table["settings"] | free
+            assert record["seed"] in [run["seed"] for run in table["runs"]]
         return
     assert record["model"] in REGISTRY
     if search := records.read(path.parent / "search" / path.name):  # what was found best is what was run
@@ -999,6 +1091,7 @@ def test_a_study_prints_a_table_and_not_its_record(name, tmp_path, capsys):
     assert main(["reproduce", name, "--scale", "tiny", "--work", str(tmp_path), "--epochs", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 20 and "_study.json" in lines[-1]
+    assert "test users, seed 12345, one checkpoint of each model. The data is simulated" in lines[-2]
     (path,) = (tmp_path / "results").glob("*_study.json")
     shown = records.read(path)["found"]["rows"][0]
     value = shown["recall@100"] if name == "recall" else shown["hr@10"]["as filed"]

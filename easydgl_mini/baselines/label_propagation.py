@@ -59,7 +59,8 @@ class LabelPropagation(Majority):
     rounds : int
     known_until : int, optional
         The last step whose labels are known, by default the last of training. Those of the step asked about, and of
-        later ones, never are.
+        later ones, never are. (With ``predict(at=...)`` that step is the one of the time given: a node of an earlier
+        step then has its own label among the known ones.)
     **rest
         See :class:`easydgl_mini.train.node.Classifier`.
     """

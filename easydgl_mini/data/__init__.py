@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "prepare",
     "register",
+    "simulated",
     "verify",
 ]
 
@@ -80,9 +81,15 @@ def prepare(name, folder, *, errors="raise", cache=True, **options):
     entry, paths, settings = _asked(name, folder, errors, options)
 
     def build():
-        return entry.read(paths, **settings)
+        arrays, report = entry.read(paths, **settings)
+        if not report.kept:
+            raise DataError(paths[0], None, f"nothing is left of it: {report}")
+        return arrays, report
 
-    return _cache.prepare(name, entry.version, settings, paths, build, _cache_folder(folder, cache))
+    prepared = _cache.prepare(name, entry.version, settings, paths, build, _cache_folder(folder, cache))
+    for text in _unlike_public(name, folder, {"rows": prepared.report.rows}):
+        prepared.report.note(text)
+    return prepared
 
 
 def verify(name, folder, *, errors="raise", cache=True, **options):
@@ -103,11 +110,20 @@ def verify(name, folder, *, errors="raise", cache=True, **options):
     if found is not None and not _same(arrays, found.arrays):
         wrong.append(f"{found.path}: the cache does not hold what the files say; remove it and run prepare")
     facts = {"rows": report.rows} | {key: int(arrays[key]) for key in ("num_users", "num_items") if key in arrays}
-    for key, value in entry.expect.items():
-        if key in facts and facts[key] != value:
-            whose = ", which are simulated," if (folder_of(name, folder) / "truth.npz").exists() else ""
-            wrong.append(f"{key}: the public files have {value:,}, these{whose} have {facts[key]:,}")
-    return wrong
+    return wrong + _unlike_public(name, folder, facts)
+
+
+def simulated(name, folder):
+    """Whether a dataset's files were simulated: their truth lies beside them."""
+    return (folder_of(name, folder) / "truth.npz").exists()
+
+
+def _unlike_public(name, folder, facts):
+    """Where a copy is not like the public files, as far as their sizes are known: a list of sentences."""
+    whose = ", which are simulated," if simulated(name, folder) else ""
+    expect = dataset(name).expect
+    wrong = {key: value for key, value in expect.items() if facts.get(key, value) != value}
+    return [f"{key}: the public files have {n:,}, these{whose} have {facts[key]:,}" for key, n in wrong.items()]
 
 
 def _same(some, other):

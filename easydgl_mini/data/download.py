@@ -42,7 +42,9 @@ def fetch(name, folder, progress=True):
         return files.find(target, entry.layouts, entry.title)
     except DataError:
         if entry.fetch is None:
-            raise DataError(target, None, f"{entry.title} can't be fetched for you. {instructions(entry)}") from None
+            raise DataError(
+                target, None, f"{entry.title} can't be fetched for you. {instructions(entry, target)}"
+            ) from None
     target.mkdir(parents=True, exist_ok=True)
     return files.unpack(_retrieve(entry.fetch, target, progress), entry.fetch.members, target)
 
@@ -65,9 +67,9 @@ def _retrieve(public, target, progress):
         logger.setLevel(level)
 
 
-def instructions(entry):
+def instructions(entry, target):
     """What to download and where to put it, in a sentence or two."""
-    text = f"Get it from {entry.where}, and put {entry.files} into the folder {entry.name}"
+    text = f"Get {entry.files} from {entry.where}, and put it into the folder {target}"
     for archive in entry.local:
         text += f", or put {archive.url} (sha256 {archive.sha256}) there and fetch"
     return text

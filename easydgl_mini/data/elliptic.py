@@ -58,6 +58,9 @@ def read(paths, errors="raise"):
     if len(first) < len(ids):
         report.note(f"{paths[2].name}: {len(ids) - len(first):,} transactions have no class; their label is -1")
     step = features[:, 0].astype(np.int64)
+    for what, many in (("join two steps", step[src] != step[dst]), ("join a transaction to itself", src == dst)):
+        if many.any():
+            report.note(f"{paths[1].name}: {many.sum():,} edges {what}")
     arrays = {
         "features": features,
         "labels": labels,
@@ -130,7 +133,7 @@ register(
         title="Elliptic",
         task="node",
         layouts=(FILES, tuple(f"elliptic_bitcoin_dataset/{file}" for file in FILES)),
-        where="kaggle.com/datasets/ellipticco/elliptic-data-set (free account): the three CSV files into elliptic/",
+        where="kaggle.com/datasets/ellipticco/elliptic-data-set (a free account is needed)",
         read=read,
         make=make,
         defaults={"time_unit": 1.0, "num_classes": 3, "train_until": 37, "valid_until": 39, "test": (40, 49)},

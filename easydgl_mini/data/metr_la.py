@@ -335,7 +335,10 @@ def _from_pickle(path, sensors, width, source, report):
         raise DataError(path, None, "a weight is negative or not finite")
     sensors = ids if sensors is None else sensors
     if len(sensors) != width or set(sensors) != set(ids):
-        raise DataError(path, None, f"{len(ids)} sensors, which are not the {width} of {source.name}")
+        odd = next((name for name in sensors if name not in places), None)
+        why = f"{len(ids)} sensors, not the {width}" if odd is None else f"no sensor {odd!r}, one of the {width}"
+        ask = "; is line 1 there a header?" if source.name.removesuffix(".gz").endswith(".csv") else ""
+        raise DataError(path, None, f"it has {why} of {source.name}{ask}")
     if sensors != ids:
         report.note(f"{path.name}: sensors were put into the order of {source.name}")
         order = [places[name] for name in sensors]
@@ -425,7 +428,8 @@ _enter(
     "adj_mx.pkl",
     "distances_la_2012.csv",
     34_272,
-    "github.com/liyaguang/DCRNN links to metr-la.h5 and has data/sensor_graph/adj_mx.pkl: both into metr-la/",
+    "github.com/liyaguang/DCRNN, which has data/sensor_graph/adj_mx.pkl and links to the other (metr-la.csv, "
+    "metr-la.npz and one week, los_speed.csv, serve too)",
 )
 _enter(
     "pems-bay",
@@ -435,5 +439,6 @@ _enter(
     "adj_mx_bay.pkl",
     "distances_bay_2017.csv",
     52_116,
-    "github.com/liyaguang/DCRNN links to pems-bay.h5 and has data/sensor_graph/adj_mx_bay.pkl: both into pems-bay/",
+    "github.com/liyaguang/DCRNN, which has data/sensor_graph/adj_mx_bay.pkl and links to the other (pems-bay.csv and "
+    "pems-bay.npz serve too)",
 )

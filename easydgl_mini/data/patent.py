@@ -136,7 +136,7 @@ register(
         title="Patent",
         task="node",
         layouts=(("patent.txt", "node2label.txt"),),
-        where="github.com/MGitHubL/Deep-Temporal-Graph-Clustering, data/patent: both files into patent/",
+        where="github.com/MGitHubL/Deep-Temporal-Graph-Clustering, folder data/patent",
         read=read,
         make=make,
         options={"known_until": 95},

@@ -45,7 +45,8 @@ class Dataset:
     defaults : dict
         What the paper uses with this dataset, such as ``time_unit``.
     fetch : Fetch or None
-        None where the files are not public, or no checksum of theirs is known.
+        None where the files need an account, or are public under a name whose content may change: we have not
+        checked such a place against a checksum of our own.
     local : tuple of Fetch
         Other archives that hold the files: ``url`` is then the name of a file that you put into the folder.
     expect : dict

@@ -75,6 +75,7 @@ def _header(chunk, first, separator, names, header, extra, report):
             shown = shown if len(shown) <= 60 else shown[:57] + "..."
             raise DataError(chunk.file, chunk.number_of(first), f"the header has {many} column {name!r}: {shown!r}")
     here = np.arange(len(chunk))
+    chunk.select(here == first).settle(report, count=False)  # bytes that are no text
     chunk.select(here < first).settle(report)  # blank lines
     place = {name: found.index(name.lower()) for name in (*names, *extra) if name.lower() in found}
     return chunk.select(here > first), place, len(found)

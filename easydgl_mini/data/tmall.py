@@ -56,5 +56,6 @@ register(
         make=links.make,
         options={"actions": ["click"], "year": 2014, **links.OPTIONS, "min_user": 10, "min_item": 200},
         defaults={"time_unit": "day", **links.PROTOCOL},
+        expect={"rows": 54_925_330},
     )
 )

@@ -66,6 +66,8 @@ def run(arguments):
     study = arguments.table in STUDIES
     print((as_table(arguments.table, found) if study else found).to_string())
     if study:
+        print(f"{found['users']:,} test users, seed {found['seed']}, one checkpoint of each model.", end=" ")
+        print("The data is simulated: these numbers say nothing about the paper's." * found["simulated"])
         print("The record, whose name ends in _study.json, has all of it.")
     if note := getattr(found, "attrs", {}).get("note"):
         print(note)

@@ -86,9 +86,24 @@ def write(path, record):
 
 
 def check_rankings(record):
-    """Assert of every run what its hits and its gains have to satisfy if they come from one ranking."""
-    for run in record["runs"]:
-        check_ranking_metrics({rename(name): value for name, value in run["metrics"].items()}, 1e-6)
+    """Assert of every run, and of what a study found, what hits and gains of one ranking have to satisfy."""
+    for metrics in (*(run["metrics"] for run in record["runs"]), *_studied(record.get("found", {}))):
+        check_ranking_metrics({rename(name): value for name, value in metrics.items()}, 1e-6)
+
+
+def _studied(found):
+    """The rankings that a study reports: before and after a perturbation, or with ties in each order."""
+    rankings = {}
+    for key in ("rows", "centred rows"):
+        for line in found.get(key, ()):
+            if "before" in line:
+                which = key, line["model"], line["donor"], line["band"], line["control"]
+                for when in ("before", "after"):
+                    rankings.setdefault((*which, when), {})[line["metric"]] = line[when]
+            elif "hr@10" in line:
+                orders = zip(*([line[m]["as filed"], *line[m]["draws"]] for m in ("hr@10", "ndcg@10")), strict=True)
+                rankings |= {(line["model"], n): {"hr@10": hr, "ndcg@10": n10} for n, (hr, n10) in enumerate(orders)}
+    return rankings.values()
 
 
 def write_plain(path, record):

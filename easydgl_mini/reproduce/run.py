@@ -126,6 +126,8 @@ SEARCH = {
     ("graph_wavenet", "traffic"): ({}, FAST, {"lr": 3e-4}, MILD, FAST | MILD, FAST | {"dim": 128}),
 }
 """The settings that are tried, as changes of the defaults: six for every model that has any, chosen on validation."""
+FIXED = ("popularity", "majority", "last_value", "historical_average")
+"""Models without settings."""
 
 
 @dataclasses.dataclass
@@ -203,13 +205,13 @@ def reproduce(
     **settings
         Changes for every row, such as ``epochs=50``.
     """
-    if table in STUDIES:
-        rows = list(STUDIES[table])
+    if table in STUDIES and rows is not None:
+        raise ValueError(f"{table} has rows of its own, {', '.join(STUDIES[table])}; rows can't be chosen")
+    rows = list(STUDIES[table]) if table in STUDIES else rows
     seeds = list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("seeds must have one seed or more, got none")
     job, rows = _job(table, dataset, data, rows, scale, preset, device, out, work, progress, say)
-    started = time.time()
     say(f"{table} on {job.dataset} ({'simulated' if job.simulated else 'real'}), scale {scale}: {', '.join(rows)}")
     if search:
         if table not in PROTOCOLS:
@@ -225,6 +227,8 @@ def reproduce(
         search = _searched(job, model)
         if search and search["fingerprint"] != job.fingerprint:
             say(f"  {row}: with the settings that the book's search found on another file of {job.dataset}")
+        if not search and scale == "full" and model not in FIXED:
+            say(f"  {row}: no search in {job.out} or {BOOK}, so with the defaults")
         full = make(model, job.protocol.task, 0, _chosen(job, model, settings)) if own else None
         if own and all(getattr(full, key) == value for key, value in own.items()):
             say(f"  {row} is the full model")
@@ -234,18 +238,29 @@ def reproduce(
         todo += [(row, model, chosen, seed) for seed in seeds if seed not in kept]
     if not rows:
         raise ValueError("rows must have a variant that differs from the full model, the row easydgl; got none")
+    took = []
     for n, (row, model, chosen, seed) in enumerate(todo, 1):
         run = _run(job, row, model, chosen, seed)
+        took += [run["seconds"]] if "epochs" in run else []  # what is not trained says nothing about the rest
         first = all(other != row for other, *_ in todo[: n - 1])
         record = _begin(job, row, model, chosen, again and first)  # read anew: another call may run other seeds
         record["runs"] = [other for other in record["runs"] if other["seed"] != seed] + [run]
         records.write(job.record_path(row), record)
         (job.folder(row, seed) / "checkpoint.pt").unlink(missing_ok=True)  # not before the record is safe
-        rest = (time.time() - started) / n * (len(todo) - n)
         some = ", ".join(f"{name} {run['metrics'][name]:.4f}" for name in job.protocol.metrics[:4])
-        left = f"{n} of {len(todo)}, about {rest / 60:.0f} min left"
-        say(f"  {row}, seed {seed}: {some}; {run['seconds']:.0f} s; {left}")
+        say(f"  {row}, seed {seed}: {some}; {run['seconds']:.0f} s; {_left(n, len(todo), took)}")
     return _table(job, rows)
+
+
+def _left(done, of, took):
+    """How far a call is, and how long the rest will take if it takes as long as what was trained, ``took`` seconds.
+
+    >>> _left(1, 3, []), _left(2, 3, [60, 180])
+    ('1 of 3, time left not known yet', '2 of 3, about 2 min left')
+    """
+    if done < of and not took:
+        return f"{done} of {of}, time left not known yet"
+    return f"{done} of {of}, about {sum(took) / max(len(took), 1) * (of - done) / 60:.0f} min left"
 
 
 def _job(table, dataset, data, rows, scale, preset, device, out, work, progress, say):
@@ -255,20 +270,31 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
         raise ValueError(f"table must be one of {', '.join(names)}, got {table!r}")
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    if preset != "paper" and kind != "traffic":
+        raise ValueError(f"preset {preset!r} is for traffic alone; {table} has 'paper'")
     dataset = dataset or DATASETS[kind]
     if datasets.dataset(dataset).task != PROTOCOLS[kind].task:
         raise ValueError(f"{dataset} is a dataset for the task {datasets.dataset(dataset).task}, {table} has another")
     usable(device)
     if rows is not None and not rows:
         raise ValueError("rows must have one name or more, got none")
+    known = {row: (row, {}) for row, entry in REGISTRY.items() if PROTOCOLS[kind].task in entry.tasks}
+    usual = PROTOCOLS[kind].rows
+    if table.startswith("ablations-"):
+        known = usual = {row: ("easydgl", own) for row, own in variants(kind).items()}
+    bad = [row for row in rows or () if row not in known]
+    if bad:
+        raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
     work = Path(work) if work else Path(data or ".") / ".easydgl"
-    out = out or (BOOK if scale == "full" else work / "results")
+    out = Path(out or (BOOK if scale == "full" else work / "results"))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out must be a folder, {out} is a file")
     if data is None:
         if scale == "full" or dataset not in WRITERS:
             some = ", easydgl-mini simulate makes some" if dataset in WRITERS else ""
             raise ValueError(
                 f"{dataset} at scale {scale!r} needs --data, the folder with its raw files: "
-                f"easydgl-mini data fetch {dataset} says how to get them{some}"
+                f"easydgl-mini data fetch {dataset} --data DIR says how to get them{some}"
             )
         data = work / "simulated" / f"{dataset}-{scale}"
         if not data.exists():
@@ -276,18 +302,11 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
             write_raw(dataset, scale, data, seed=0)
     loaded = datasets.load(dataset, data)
     protocol = PROTOCOLS[kind](dataset, loaded)
-    known = {row: (row, {}) for row, entry in REGISTRY.items() if protocol.task in entry.tasks}
-    usual = protocol.rows
-    if table.startswith("ablations-"):
-        known = usual = {row: ("easydgl", own) for row, own in variants(kind).items()}
-    bad = [row for row in rows or () if row not in known]
-    if bad:
-        raise ValueError(f"rows must be among {', '.join(known)}, got {', '.join(bad)}")
-    simulated = (datasets.folder_of(dataset, data) / "truth.npz").exists()
+    simulated = datasets.simulated(dataset, data)
     has, public = loaded.report.rows, datasets.dataset(dataset).expect.get("rows")
     partial = f"The public files have {public:,} rows, these {has:,}" if public and has != public else ""
     part = f"{has} rows" if partial and not simulated else ""
-    places = {"out": Path(out), "work": work, "progress": progress, "partial": partial, "part": part}
+    places = {"out": out, "work": work, "progress": progress, "partial": partial, "part": part}
     job = Job(table, protocol, dataset, scale, preset, device, simulated, loaded.fingerprint, **places)
     return job, {row: known[row] for row in rows or usual}
 
@@ -381,10 +400,12 @@ def _run(job, row, model_name, settings, seed, validate_only=False):
         found |= {"best_epoch": model.result_.best_epoch, "epochs": len(history), "stopped": model.result_.stopped}
         found["validation"] = [round(line[metric], 5) for line in history if metric in line]
     _keep(job, model, folder)
-    found |= {"seconds": round(time.time() - started, 1), "peak_gb": _peak()}
-    found["processor_seconds"] = round(time.process_time() - used, 1)  # of all threads, whatever else runs
+    earlier = model.result_.earlier if history else {}
+    found |= {"seconds": round(time.time() - started + earlier.get("seconds", 0), 1), "peak_gb": _peak()}
+    used = time.process_time() - used + earlier.get("processor_seconds", 0)  # of all threads, whatever else runs
+    found["processor_seconds"] = round(used, 1)
     if resumed:
-        found["resumed"] = "seconds count from the last interruption"
+        found["resumed"] = "seconds are of all parts" if earlier else "seconds count from the last interruption"
     return found | records.provenance(job.device if history else "cpu")
 
 
@@ -422,30 +443,34 @@ def _forget_peak():
 def _study(job, name, rows, seed, settings, again, say):
     """Train what is not trained yet, by default as the table's record says, look at it, and keep what was seen."""
     path, parts, models, how, started = job.record_path("study"), job.protocol.parts(seed), {}, {}, time.time()
+    about, took = {"seed": seed, "simulated": job.simulated}, []
     record = _begin(job, "study", name, settings, again)
     if "found" in record:
         if record["seed"] != seed:
             raise ValueError(f"{path} has seed {record['seed']}, now it is {seed}; --again replaces it")
-        return record["found"]
+        return record["found"] | about
     for row, (model, own) in rows.items():
         known = None if settings else records.read(records.path_of(job.out, "links", job.label, job.scale, row))
         chosen = known["settings"] if known else _chosen(job, model, own | settings)
         fresh, folder, how[row] = make(model, "link", seed, chosen), job.folder(row, seed), chosen
         models[row] = _kept(job, fresh, folder, chosen)
         if models[row] is None:
-            run = {"checkpoint": folder, "resume": True, "progress": job.progress}
+            run, begun = {"checkpoint": folder, "resume": True, "progress": job.progress}, time.time()
             models[row] = job.protocol.fit(fresh, parts, run)
             _keep(job, fresh, folder)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
-        say(f"  {row}: ready")
+            took += [time.time() - begun] if fresh.result_ and fresh.result_.history else []
+        say(f"  {row}: ready; {_left(len(models), len(rows), took)}")
     record |= {"seed": seed, "models": how, "found": study(name, models, parts)} | records.provenance(job.device)
     record["seconds"] = round(time.time() - started, 1)  # with the training of what was not trained yet
     records.write(path, record)
-    return record["found"]
+    return record["found"] | about
 
 
 def _search(job, row, model, given, seed, again, say):
     """Try a row's settings on validation data alone, and write down all that were tried."""
+    if model in FIXED:
+        return
     path = job.search_path(model)
     known = None if again or not path.exists() else _searched(job, model)
     epochs, tried = _settings(job, given)["epochs"], known["tried"] if known else []
@@ -463,8 +488,6 @@ def _search(job, row, model, given, seed, again, say):
             continue
         settings = _settings(job, given | dict(change))
         run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
-        if "epochs" not in run and (model, job.protocol.task) not in SEARCH:
-            return  # nothing is trained and there is nothing to choose
         keep = ("metrics", "best_epoch", "epochs", "seconds", "processor_seconds", "code", "machine", "date")
         tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep if key in run})
         values = [trial["metrics"][job.protocol.metric] for trial in tried]
@@ -473,7 +496,8 @@ def _search(job, row, model, given, seed, again, say):
         record |= {"fingerprint": job.fingerprint, "epochs": epochs, "given": fixed, "tried": tried}
         records.write_plain(path, record)
         shutil.rmtree(job.folder(f"{row}-search-{n}", seed), ignore_errors=True)
-        say(f"  {row}: {change or 'defaults'}: {job.protocol.metric} {values[-1]:.4f}, {run['seconds']:.0f} s")
+        left = _left(n + 1, len(_candidates(job, model)), [trial["seconds"] for trial in tried])
+        say(f"  {row}: {change or 'defaults'}: {job.protocol.metric} {values[-1]:.4f}, {run['seconds']:.0f} s; {left}")
 
 
 def _table(job, rows):

@@ -77,7 +77,7 @@ def as_table(name, found):
         return table.set_axis(names, axis=1).round(4)
     if name == "ties":
         parts = {line["model"]: line["hr@10"] | line["hr@10 of"] for line in found["rows"]}
-        return pd.DataFrame(parts).T.drop(columns="draws").astype(float).round(4)
+        return pd.DataFrame(parts).T.drop(columns="draws").astype(float).round(4).add_prefix("hr@10, ")
     low, lines = _place(range(found["frequencies"]), 50), {}
     for model, shares in found["models"].items():
         for key, scores in (("", "as written"), ("centred ", "centred")):

@@ -14,6 +14,7 @@ import math
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -106,12 +107,16 @@ class FitConfig(Training):
 
 @dataclasses.dataclass
 class FitResult:
-    """What a run left behind: one dict per epoch, the best epoch (from 1) and its metric, and why it stopped."""
+    """What a run left behind: one dict per epoch, the best epoch (from 1) and its metric, and why it stopped.
+
+    ``earlier`` has the seconds and processor seconds up to the checkpoint it was resumed from.
+    """
 
     history: list
     best_epoch: int
     best_metric: float | None
     stopped: str
+    earlier: dict = dataclasses.field(default_factory=dict)
 
 
 def fit(model, task, data, config=None):
@@ -161,7 +166,7 @@ def fit(model, task, data, config=None):
                 bar.show(run)
         if run.best is not None:
             model.load_state_dict(run.best)
-        return FitResult(run.history, run.best_epoch, run.best_metric, run.stopped())
+        return FitResult(run.history, run.best_epoch, run.best_metric, run.stopped(), run.earlier)
 
 
 def batches_of(order, size, lengths=None, draw=None, pool=32):
@@ -218,6 +223,7 @@ class _Run:
         shape = cosine if config.schedule == "cosine" else lambda epoch: 1.0
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimiser, shape)
         self.epoch, self.history = 0, []
+        self.earlier, self.started = {}, (time.time(), time.process_time())
         self.best, self.best_epoch, self.best_metric = None, 0, None
         self.path = Path(config.checkpoint) / CHECKPOINT if config.checkpoint is not None else None
 
@@ -324,11 +330,17 @@ class _Run:
                 "optimiser": self.optimiser.state_dict(),
                 "scheduler": self.scheduler.state_dict(),
                 "random": random,
+                "spent": self.spent(),
             }
             if self.path is not None:
                 with whole_or_nothing(self.path) as file:
                     torch.save(state, file)
             self.write_log()
+
+    def spent(self):
+        """Seconds, of the clock and of the processor, with those before an interruption."""
+        now = zip(("seconds", "processor_seconds"), (time.time(), time.process_time()), self.started, strict=True)
+        return {name: end - start + self.earlier.get(name, 0.0) for name, end, start in now}
 
     def write_log(self):
         log = self.config.log or (self.path and self.path.parent / "log.csv")
@@ -359,7 +371,7 @@ class _Run:
             )
         if state["world"] != self.world:
             raise ValueError(f"{self.path} was made by {state['world']} processes, got {self.world}")
-        self.epoch, self.history = state["epoch"], state["history"]
+        self.epoch, self.history, self.earlier = state["epoch"], state["history"], state.get("spent", {})
         self.best, self.best_epoch, self.best_metric = state["best"], state["best_epoch"], state["best_metric"]
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])

@@ -1,6 +1,7 @@
 """Dynamic node classification: what kind of node, at a given time (chapter *Three tasks, one recipe*)."""
 
 import dataclasses
+import math
 
 import numpy as np
 import torch
@@ -367,8 +368,8 @@ def snapshot_at(src, dst, times, features, labels, step, t, at=None, hops=3, bot
     -------
     dict of tensors
         By node (n,): ``nodes`` (their ids), ``features``, ``labels``, ``step``, ``asked``, ``now`` (the step asked
-        about), ``at`` (the time), ``last`` (of the latest edge into it; its step's beginning without any), ``elapsed``
-        (since then), ``gap`` (from the edge before to the last).
+        about; at the time t + 1, the end of step t, still t), ``at`` (the time), ``last`` (of the latest edge into it;
+        its step's beginning without any), ``elapsed`` (since then), ``gap`` (from the edge before to the last).
         By edge (e,): ``src``, ``dst``, ``times``, ``latest`` (of those into its node).
     """
     asked = step <= at if t is None else step == t
@@ -402,7 +403,7 @@ def snapshot_at(src, dst, times, features, labels, step, t, at=None, hops=3, bot
         "labels": labels[nodes],
         "step": step[nodes],
         "asked": asked[nodes],
-        "now": torch.full_like(nodes, int(at) if t is None else t),
+        "now": torch.full_like(nodes, math.ceil(at) - 1 if t is None else t),
         "at": torch.full_like(start, at),
         "last": last,
         "elapsed": at - last,
