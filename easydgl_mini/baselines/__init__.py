@@ -3,7 +3,8 @@
 To add one: a file here with an estimator under ``@register(name, title, task)`` (a subclass of ``Recommender``,
 ``Classifier`` or ``Forecaster`` that gives a model), and a test of a property that only the right implementation has.
 ``easydgl-mini reproduce TABLE --rows NAME`` then runs it. To be part of a table it needs its name in the rows of
-``reproduce/protocol.py``; for the chapter *The baselines*, in its ``FAMILIES``. CONTRIBUTING.md has the list.
+``reproduce/protocol.py``; for the chapter *The baselines*, in its ``FAMILIES`` and ``OURS``. CONTRIBUTING.md has the
+list.
 """
 
 import importlib

@@ -141,6 +141,8 @@ class DCRNN(Forecaster):
         Of the encoder and of the decoder.
     order : int
         K, the longest walk.
+    lr, dropout : float
+        Ours: the supplement searches both on grids and does not say what it found.
     **forecaster
         Those of :class:`easydgl_mini.train.traffic.Forecaster`.
     """
