@@ -237,8 +237,8 @@ def words_of(line, separator):
 
 
 def header_of(line, names, separator):
-    """Place of each name, or None where one is missing or there twice."""
-    if line is None or not names:
+    """Place of each name, or None where one is missing or there twice, or the line is no text."""
+    if line is None or not names or not readable(line):
         return None
     header = words_of(line, separator)
     if any(header.count(name.lower()) != 1 for name in names):
