@@ -831,7 +831,10 @@ def test_prepare_and_verify_print_what_became_of_the_rows(toy, capsys):
     assert cli.main(["data", "prepare", "toy", "--data", str(folder)]) == 0
     assert "up to date" in capsys.readouterr().out
     assert cli.main(["data", "verify", "toy", "--data", str(folder)]) == 0
-    assert "nothing is wrong" in capsys.readouterr().out
+    assert "nothing is wrong with the raw files, nor" in capsys.readouterr().out
+    (folder / "toy" / "truth.npz").touch()
+    assert cli.main(["data", "verify", "toy", "--data", str(folder)]) == 0
+    assert "the raw files, which are simulated, nor" in capsys.readouterr().out
     (folder / "toy" / "a.txt").write_text("5,7,1\r\n5,8")
     assert cli.main(["data", "verify", "toy", "--data", str(folder)]) == 2
     error = capsys.readouterr().err

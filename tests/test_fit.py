@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -205,6 +206,20 @@ def test_resume_after_any_epoch_is_bit_identical(tmp_path, again, schedule):
     result, resumed = trained(checkpoint=tmp_path / "b", resume=True, model=Net(), schedule=schedule)
     assert same(weights, resumed) and result.history == expected.history
     assert (tmp_path / "a" / "log.csv").read_text() == (tmp_path / "b" / "log.csv").read_text()
+
+
+def test_seconds_add_up_over_interruptions(tmp_path):
+    """What a checkpoint says was spent is what came before it and what came since."""
+    path = tmp_path / "checkpoint.pt"
+    begun = time.time()
+    result, _ = trained(checkpoint=tmp_path, epochs=1)
+    state = torch.load(path, weights_only=True)
+    assert not result.earlier and 0 < state["spent"]["seconds"] <= time.time() - begun
+    torch.save(state | {"spent": {"seconds": 1000.0, "processor_seconds": 500.0}}, path)
+    result, _ = trained(checkpoint=tmp_path, resume=True, model=Net(), epochs=2)
+    assert result.earlier == {"seconds": 1000.0, "processor_seconds": 500.0}
+    spent = torch.load(path, weights_only=True)["spent"]
+    assert 1000 < spent["seconds"] < 1100 and 500 < spent["processor_seconds"] < 600
 
 
 def test_resume_without_a_checkpoint_starts_and_after_the_end_does_nothing(tmp_path):

@@ -677,7 +677,7 @@ def test_a_study_takes_the_models_of_the_table_as_they_are(tmp_path, monkeypatch
     monkeypatch.setattr(run, "make", lambda *given: made.append(given) or protocol.make(*given))
     monkeypatch.setattr(protocol.Links, "fit", lambda *given: pytest.fail("it is trained"))
     monkeypatch.setattr(run, "study", lambda name, models, parts: {"waves": models["gsimc"].num_waves})
-    assert tiny(tmp_path, "recall", seeds=(1,))["waves"] == 7
+    assert tiny(tmp_path, "recall", seeds=(1,)) == {"waves": 7, "seed": 1, "simulated": True}
     assert made[-1][3]["num_waves"] == 7
     with pytest.raises(ValueError, match="has seed 1, now it is 2; --again"):
         tiny(tmp_path, "recall", seeds=(2,))
