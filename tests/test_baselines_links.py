@@ -17,9 +17,10 @@ from easydgl_mini.baselines.mrfcf import MRFCF, Covariance, neighbourhoods, prec
 from easydgl_mini.baselines.tgat import TemporalAttention
 from easydgl_mini.baselines.tgat_node import TemporalConv
 from easydgl_mini.baselines.tisasrec import intervals
+from easydgl_mini.encode.models import places
 from easydgl_mini.events import Histories
 from easydgl_mini.train import LinkPredictor, Recommender
-from easydgl_mini.train.link import RankingTask, Windows, ask, before, log_popularity, places, windows
+from easydgl_mini.train.link import RankingTask, Windows, ask, before, log_popularity, windows
 
 CAUSAL = ("sasrec", "gru4rec", "tisasrec", "tgat")
 MASKED = ("bert4rec", "grec")
@@ -113,9 +114,18 @@ def test_windows_hold_no_more_than_the_log(tiny):
 
 
 def test_the_last_window_is_the_users_history(tiny):
-    rows, expected = Windows(tiny, 7, 2.0, "last").take(torch.arange(len(tiny.users))), tiny.histories(7, 2.0)
+    rows = Windows(tiny, 7, 2.0, "last", alone=True).take(torch.arange(len(tiny.users)))
+    expected = tiny.histories(7, 2.0)
     for name in ("user", "item", "time", "gap", "mask"):
         assert torch.equal(getattr(rows, name), getattr(expected, name)), name
+
+
+def test_last_windows_teach_only_with_two_events():
+    log = em.EventLog(user=[0, 1, 1, 1, 2, 2], item=[0, 1, 2, 3, 0, 1], time=[0.0, 0.0, 1.0, 2.0, 0.0, 3.0])
+    pieces = Windows(log, 2, sampling="last")
+    rows = pieces.take(torch.arange(len(pieces)), seed=1, epoch=5)
+    assert rows.item.tolist() == [[2, 3], [0, 1]] and pieces.key([0, 1]).tolist() == [1, 2]
+    assert Windows(log, 2, sampling="last", alone=True).take([0, 1, 2]).item.tolist() == [[-1, 0], [2, 3], [0, 1]]
 
 
 def test_random_windows_are_consecutive_events_and_depend_on_seed_epoch_and_user_alone(tiny):
@@ -159,7 +169,7 @@ def test_random_sampling_depends_on_seed_epoch_and_user_alone(tiny):
     other = pieces.take(torch.arange(9), 5, 4)
     assert not torch.equal(rows.time, other.time)
     assert LinkPredictor(**(settings | {"sampling": "all"})).fit(tiny).result_.history != one.result_.history
-    with pytest.raises(ValueError, match="sampling must be one of all, random, got 'some'"):
+    with pytest.raises(ValueError, match="sampling must be one of all, random, last, got 'some'"):
         LinkPredictor(sampling="some")
 
 

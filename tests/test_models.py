@@ -84,8 +84,10 @@ def test_link_encoder_has_the_papers_two_layers_and_two_heads():
     assert len(encoder.layers) == 2 and encoder.layers[0].num_heads == 2 and encoder.layers[0].num_clusters == 3
 
 
-def test_padding_changes_nothing():
-    encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
+@pytest.mark.parametrize("num_places", [0, 3, 4])
+def test_padding_changes_nothing(num_places):
+    """Places are counted from the end, and those beyond the last known take the oldest's."""
+    encoder, (item, time, elapsed, mask) = link_encoder(num_places=num_places), a_history()
     h, lam, s = encoder(item, time, elapsed, mask)
     short = encoder(item[:1, 1:], time[:1, 1:], elapsed[:1, 1:], mask[:1, 1:])
     for a, b in ((h[:1, 1:], short[0]), (lam[:1, :, 1:], short[1]), (s[:1, :, 1:], short[2])):
@@ -118,6 +120,25 @@ def test_times_enter_by_their_encoding():
         y = encoder.norms[0](x[1:] + first)
         expected = encoder.norms[1](y + encoder.mixers[0](y))
         torch.testing.assert_close(encoder(item, time, elapsed, mask)[0][1:], expected)
+
+
+def test_places_are_added_to_the_items_and_tell_simultaneous_events_apart():
+    item, time, elapsed, mask = (x[1:].clone() for x in a_history())
+    item, elapsed = torch.tensor([[1, 2, 4, 0]]), torch.zeros_like(elapsed)
+    time = torch.full_like(time, 2.0)
+    plain, counting = link_encoder(), link_encoder(num_places=3)
+    exchanged = item[:, [0, 2, 1, 3]]
+    for encoder, same in ((plain, True), (counting, False)):
+        last, other = (encoder(which, time, elapsed, mask)[0][0, -1] for which in (item, exchanged))
+        assert torch.allclose(last, other, atol=1e-12) == same
+    with torch.no_grad():  # written out: 3 (item + place), the places 2, 2, 1, 0 from the first on
+        counting.item_scale = 3.0
+        expected = counting(item, time, elapsed, mask)[0]
+        counting.items.weight = torch.nn.Parameter(
+            counting.items.weight[item[0]] + counting.places.weight[[2, 2, 1, 0]]
+        )
+        counting.item_clusters, counting.places = counting.item_clusters[item[0]], None
+        torch.testing.assert_close(counting(torch.tensor([[0, 1, 2, 3]]), time, elapsed, mask)[0], expected)
 
 
 def test_a_hidden_position_has_an_event_type_of_its_own():

@@ -334,12 +334,16 @@ def test_a_call_that_can_not_do_is_refused_before_any_work(tmp_path, monkeypatch
     monkeypatch.setattr(run, "write_raw", lambda *args, **more: pytest.fail("simulated"))
     (tmp_path / "afile").touch()
     for words, more in (
-        ("preset 'release' is for traffic alone", {"preset": "release"}),
+        ("preset must be 'paper' or 'release', got 'best'", {"preset": "best"}),
+        ("rows must be among popularity, gru4rec, .*, easydgl, got gcn", {"preset": "release", "rows": ["gcn"]}),
         ("rows must be among .*, got foo", {"rows": ["foo"]}),
         ("out must be a folder", {"out": tmp_path / "afile"}),
     ):
         with pytest.raises(ValueError, match=words):
             rp.reproduce("links", scale="tiny", work=tmp_path / "work", **more)
+    for table in ("nodes", "ablations-nodes", "perturbation"):  # nothing was released
+        with pytest.raises(ValueError, match=f"'release' is for links, traffic and their ablations; {table} has"):
+            rp.reproduce(table, scale="tiny", work=tmp_path / "work", preset="release")
     with pytest.raises(ValueError, match="ties has rows of its own, popularity, sasrec, bert4rec, easydgl"):
         rp.reproduce("ties", scale="tiny", work=tmp_path / "work", rows=["sasrec"])
 
@@ -745,6 +749,41 @@ def test_the_released_traffic_model_has_records_and_checkpoints_of_its_own(tmp_p
     assert [path.name for path in (tmp_path / "results" / "search").iterdir()] == [
         "traffic-release_metr-la_tiny_stid.json"
     ]
+
+
+def test_the_released_link_models_have_the_scripts_settings_and_records_of_their_own(tmp_path):
+    say = []
+    for preset in ("paper", "release"):
+        more = {"seeds": (1,), "epochs": 1, "preset": preset}
+        table = tiny(tmp_path, rows=["popularity", "easydgl"], **more)
+    assert list(table.index) == ["popularity", "easydgl"] and (table.seeds == 1).all()
+    paper, release = (found(tmp_path, "easydgl", name)["settings"] for name in ("links", "links-release"))
+    assert "positions" not in paper and (paper["dim"], release["dim"]) == (16, 16)  # the scale's
+    told = {"num_layers": 1, "num_heads": 8, "time_unit": "day", "gamma": 1e-7, "positions": True, "sampling": "last"}
+    assert {key: release[key] for key in told} == told and paper["time_unit"] == "hour"
+    model = em.LinkPredictor.load(tmp_path / "work" / "links-release_netflix_tiny" / "easydgl" / "1" / "model.pt")
+    assert len(model.model_.encoder.layers) == 1 and model.model_.encoder.layers[0].num_heads == 8
+    assert model.model_.encoder.places.weight.shape == (30, 16)
+    tiny(tmp_path, "ablations-links", rows=["with-places", "without-tpple"], say=say.append, **more)
+    assert "  with-places is the full model" in say
+    assert found(tmp_path, "without-tpple", "ablations-links-release")["settings"]["gamma"] == 0
+
+
+def test_the_released_settings_at_full_size():
+    for name, batch in (("netflix", 512), ("ml-1m", 64)):
+        job = run.Job("links", protocol.Links, name, "full", "release", "cpu", False, "", Path(), Path())
+        for model in run.RELEASED:
+            settings = run._settings(job, model, {})
+            made = protocol.make(model, "link", 1, settings)
+            assert settings["batch_size"] == batch and settings["epochs"] == 100
+            if model != "popularity":
+                assert (made.dim, made.max_len, made.time_unit, made.sampling) == (512, 30, "day", "last")
+        assert (made.num_layers, made.num_heads, made.lr, made.mask_rate, made.clock) == (1, 8, 5e-4, 0.2, "absolute")
+        assert run._settings(job, "easydgl", {"epochs": 7, "dim": 8})["dim"] == 8
+    asked = {name: run._settings(job, name, {}) for name in ("sasrec", "bert4rec", "tgat", "ctsma")}
+    found = {name: (s["num_layers"], s["num_heads"], s["lr"], s["dropout"]) for name, s in asked.items()}
+    assert found["sasrec"] == (2, 8, 5e-4, 0.0) and found["bert4rec"] == (3, 8, 5e-5, 0.2)
+    assert found["tgat"] == (3, 1, 5e-5, 0.1) and found["ctsma"] == (2, 4, 5e-4, 0.1)
 
 
 def test_the_command_line(tmp_path, capsys):

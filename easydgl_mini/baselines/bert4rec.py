@@ -21,7 +21,8 @@ import dataclasses
 import torch
 from torch import nn
 
-from ..train.link import ItemModel, Recommender, places
+from ..encode.models import places
+from ..train.link import ItemModel, Recommender
 from .blocks import Block, allow
 from .registry import register
 

@@ -18,7 +18,8 @@ import dataclasses
 
 from torch import nn
 
-from ..train.link import ItemModel, Recommender, before, places
+from ..encode.models import places
+from ..train.link import ItemModel, Recommender, before
 from .blocks import Block, allow
 from .registry import register
 

@@ -20,7 +20,8 @@ import dataclasses
 import torch
 from torch import nn
 
-from ..train.link import ItemModel, Recommender, before, places
+from ..encode.models import places
+from ..train.link import ItemModel, Recommender, before
 from .blocks import allow
 from .registry import register
 

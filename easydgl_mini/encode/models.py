@@ -99,6 +99,10 @@ class LinkEncoder(nn.Module):
         From where the encoded times are counted; the paper does not say. "absolute": from the data's own zero, so that
         equal histories a year apart look different. "relative": back from the newest position of the history, the one
         that is asked about; with ``causal``, which must not know the newest, forward from the oldest.
+    num_places : int
+        How many places of a history, counted from its end, have an embedding of their own, which is added to the
+        item's; the paper has none, the released code one for each. Then the order of simultaneous events is seen. (A
+        causal position is told by it how many follow, so that its rates are no longer those of a likelihood.)
     **layer
         Switches of :class:`AIAAttention`: ``score``, ``beta``, ``modulate``, ``endogenous``.
     """
@@ -113,6 +117,7 @@ class LinkEncoder(nn.Module):
         dropout=0.0,
         item_scale=1.0,
         clock="absolute",
+        num_places=0,
         **layer,
     ):
         super().__init__()
@@ -123,6 +128,7 @@ class LinkEncoder(nn.Module):
         self.items = nn.Embedding(len(item_clusters), dim)
         self.clusters = nn.Embedding(num_clusters, dim)
         self.token = nn.Parameter(torch.empty(dim))  # q(1): stands for an item that is not told
+        self.places = nn.Embedding(num_places, dim) if num_places else None
         self.layers = nn.ModuleList(
             AIAAttention(dim, dim, num_heads, num_clusters, dropout=dropout, **layer) for _ in range(num_layers)
         )
@@ -133,6 +139,8 @@ class LinkEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for parameter in (self.items.weight, self.clusters.weight, self.token):
             nn.init.normal_(parameter, std=0.02)
+        if num_places:
+            nn.init.normal_(self.places.weight, std=0.02)
 
     def forward(
         self, item, time, elapsed, mask, hidden=None, calendar=None, causal=False, last_elapsed=None, keep_hidden=False
@@ -169,7 +177,10 @@ class LinkEncoder(nn.Module):
         known = torch.where(told, item, 0)
         clusters = torch.where(told, self.item_clusters[known], -1)
         x = self.items(known) + self.clusters(self.item_clusters[known])
-        x = torch.where(told.unsqueeze(-1), x, self.token) * self.item_scale
+        x = torch.where(told.unsqueeze(-1), x, self.token)
+        if self.places is not None:
+            x = x + self.places(places(x.shape[1], self.places.num_embeddings).to(x.device))
+        x = x * self.item_scale
         if self.clock == "relative":
             time = time - _end(time, mask, newest=not causal)
         x = self.dropout(x + time_encoding(time, x.shape[-1]).to(x.dtype))
@@ -186,6 +197,11 @@ class LinkEncoder(nn.Module):
             x = self.norms[2 * n](x + self.dropout(out))
             x = self.norms[2 * n + 1](x + self.dropout(mixer(x)))
         return x, lam, state
+
+
+def places(length, known):
+    """Places (length,) counted from the end, 0 the last; those beyond ``known``, not trained, take the oldest's."""
+    return torch.arange(length - 1, -1, -1).clamp_max(known - 1)
 
 
 def _end(time, mask, newest):

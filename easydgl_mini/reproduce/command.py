@@ -39,7 +39,9 @@ def add_parser(commands, raw):
     seeds = ",".join(map(str, SEEDS))
     sub.add_argument("--seeds", metavar="S", nargs="+", type=_seeds, default=[SEEDS], help=f"by default {seeds}")
     sub.add_argument("--scale", choices=SCALES, default="small", help="tiny, small (default) or full")
-    sub.add_argument("--preset", choices=("paper", "release"), default="paper", help="traffic: as printed, or released")
+    sub.add_argument(
+        "--preset", choices=("paper", "release"), default="paper", help="links, traffic: as printed, or released"
+    )
     sub.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     sub.add_argument("--epochs", type=int, help="at most so many")
     sub.add_argument("--patience", type=int, help="stop after so many epochs without a better one on validation")

@@ -47,6 +47,23 @@ SETTINGS = {
 """What a dataset asks for: the clock, one random window of each history per epoch, smaller batches of few users, less
 padding of short histories, faster products where naming one of many items is most of the work."""
 
+WIDE = {"dim": 512, "dropout": 0.1, "lr": 5e-4, "weight_decay": 1e-4, "time_unit": "day", "sampling": "last"}
+SHARP = {"gamma": 1e-7, "positions": True, "item_scale": 512**0.5, "clock": "absolute"}
+RELEASED = {
+    "popularity": {},
+    "gru4rec": WIDE | {"num_layers": 1},
+    "sasrec": WIDE | {"num_layers": 2, "num_heads": 8, "dropout": 0.0, "weight_decay": 0.0},
+    "grec": WIDE,
+    "bert4rec": WIDE | {"num_layers": 3, "num_heads": 8, "dropout": 0.2, "lr": 5e-5},
+    "tgat": WIDE | {"num_layers": 3, "num_heads": 1, "lr": 5e-5},
+    "tisasrec": WIDE | {"num_layers": 2, "num_heads": 8, "span": 256},
+    "ctsma": WIDE | SHARP | {"num_layers": 2, "num_heads": 4},
+    "easydgl": WIDE | SHARP | {"num_layers": 1, "num_heads": 8, "mask_rate": 0.2},
+}
+"""The preset "release" of the link models: what the authors' public script gives each of them on Netflix (as far as our
+models have it), where the paper has two layers, two heads and hours. Batches of 512, except where a dataset has few
+users; 100 epochs, a patience of 10."""
+
 VARIANTS = {
     "easydgl": {},
     "without-endode": {"endogenous": False},
@@ -59,6 +76,8 @@ VARIANTS = {
 }
 """EasyDGL with one part switched off or one number changed; "without-cam" depends on the task. A number that the full
 model has already is no row of its own."""
+PLACES = {"with-places": {"positions": True}}
+"""A part that the released code has and the paper has not."""
 WITHOUT_CAM = {"links": {"causal": True}, "nodes": {"masking": "none"}, "traffic": {"masking": "none"}}
 BARE = {"masking": "none", "gamma": 0.0}
 MOTIVATION = {
@@ -71,7 +90,7 @@ MOTIVATION = {
 
 def variants(kind):
     """The rows of an ablation. A node lives in one step, so there is nothing to smooth in time."""
-    rows = VARIANTS | {"without-cam": WITHOUT_CAM[kind]} | (MOTIVATION if kind == "traffic" else {})
+    rows = VARIANTS | {"without-cam": WITHOUT_CAM[kind]} | {"links": PLACES, "nodes": {}, "traffic": MOTIVATION}[kind]
     return {row: own for row, own in rows.items() if kind != "nodes" or row != "smoothness"}
 
 
@@ -156,8 +175,7 @@ class Job:
     def name(self, row):
         """The table's name in files. An ablation's full model is the main table's; the released one has its own."""
         table = self.table.removeprefix("ablations-") if row == "easydgl" else self.table
-        released = self.protocol.task == "traffic" and self.preset != "paper"
-        return f"{table}-{self.preset}" if released else table
+        return table if self.preset == "paper" else f"{table}-{self.preset}"
 
     def record_path(self, row):
         return records.path_of(self.out, self.name(row), self.label, self.scale, row)
@@ -191,7 +209,8 @@ def reproduce(
     seeds : sequence of int
     scale : {"tiny", "small", "full"}
     preset : {"paper", "release"}
-        For traffic, see :class:`easydgl_mini.TrafficForecaster`.
+        As the paper says, or as the authors' public code does: for traffic see :class:`easydgl_mini.TrafficForecaster`,
+        for links :data:`RELEASED`. There is no released code for nodes, and the studies are of the paper's.
     out : path, optional
         Folder of the result files: by default ``book/results`` for the scale "full", ``results`` in ``work`` otherwise.
     work : path, optional
@@ -228,7 +247,8 @@ def reproduce(
         if search and search["fingerprint"] != job.fingerprint:
             say(f"  {row}: with the settings that the book's search found on another file of {job.dataset}")
         if not search and scale == "full" and model not in FIXED:
-            say(f"  {row}: no search in {job.out} or {BOOK}, so with the defaults")
+            what = "the defaults" if preset == "paper" else "what was released"
+            say(f"  {row}: no search in {job.out} or {BOOK}, so with {what}")
         full = make(model, job.protocol.task, 0, _chosen(job, model, settings)) if own else None
         if own and all(getattr(full, key) == value for key, value in own.items()):
             say(f"  {row} is the full model")
@@ -270,8 +290,10 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
         raise ValueError(f"table must be one of {', '.join(names)}, got {table!r}")
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    if preset != "paper" and kind != "traffic":
-        raise ValueError(f"preset {preset!r} is for traffic alone; {table} has 'paper'")
+    if preset not in ("paper", "release"):
+        raise ValueError(f"preset must be 'paper' or 'release', got {preset!r}")
+    if preset == "release" and (kind == "nodes" or table in STUDIES):
+        raise ValueError(f"preset 'release' is for links, traffic and their ablations; {table} has 'paper'")
     dataset = dataset or DATASETS[kind]
     if datasets.dataset(dataset).task != PROTOCOLS[kind].task:
         raise ValueError(f"{dataset} is a dataset for the task {datasets.dataset(dataset).task}, {table} has another")
@@ -280,6 +302,8 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
         raise ValueError("rows must have one name or more, got none")
     known = {row: (row, {}) for row, entry in REGISTRY.items() if PROTOCOLS[kind].task in entry.tasks}
     usual = PROTOCOLS[kind].rows
+    if preset == "release" and kind == "links":
+        known = usual = {row: (row, {}) for row in RELEASED}
     if table.startswith("ablations-"):
         known = usual = {row: ("easydgl", own) for row, own in variants(kind).items()}
     bad = [row for row in rows or () if row not in known]
@@ -311,12 +335,15 @@ def _job(table, dataset, data, rows, scale, preset, device, out, work, progress,
     return job, {row: known[row] for row in rows or usual}
 
 
-def _settings(job, own):
-    """All settings of a row before the search: the scale's, the dataset's, the preset's, then its own."""
-    known = SCALES[job.scale] | SETTINGS.get(job.dataset, {}) | {"device": job.device}
+def _settings(job, model, own):
+    """All settings of a row before the search: the dataset's, the preset's, the scale's, then its own."""
+    known = SETTINGS.get(job.dataset, {}) | {"device": job.device}
     if job.protocol.task == "traffic":
         known["preset"] = job.preset
-    return known | own
+    if job.protocol.task == "link" and job.preset == "release":
+        known = {"batch_size": 512} | known | RELEASED[model] | {"epochs": 100, "patience": 10}
+        return known | (SCALES[job.scale] if job.scale != "full" else {}) | own
+    return SCALES[job.scale] | known | own
 
 
 def _chosen(job, model, own):
@@ -325,7 +352,7 @@ def _chosen(job, model, own):
         many = f"{len(found['tried'])} of {len(_candidates(job, model))}"
         raise ValueError(f"{job.search_path(model)} has {many} settings; finish it with --search, or delete it")
     best = found["tried"][found["best"]]["settings"] if found else {}
-    return _settings(job, best | own)
+    return _settings(job, model, best | own)
 
 
 def _recorded(job, row, given, again):
@@ -473,7 +500,7 @@ def _search(job, row, model, given, seed, again, say):
         return
     path = job.search_path(model)
     known = None if again or not path.exists() else _searched(job, model)
-    epochs, tried = _settings(job, given)["epochs"], known["tried"] if known else []
+    epochs, tried = _settings(job, model, given)["epochs"], known["tried"] if known else []
     fixed = {key: value for key, value in given.items() if key != "epochs"}
     now = {"epochs": epochs, "seed": seed} | fixed
     if known:
@@ -486,7 +513,7 @@ def _search(job, row, model, given, seed, again, say):
     for n, change in enumerate(_candidates(job, model)):
         if n < len(tried):
             continue
-        settings = _settings(job, given | dict(change))
+        settings = _settings(job, model, given | dict(change))
         run = _run(job, f"{row}-search-{n}", model, settings, seed, validate_only=True)
         keep = ("metrics", "best_epoch", "epochs", "seconds", "processor_seconds", "code", "machine", "date")
         tried.append({"settings": dict(change), "seed": seed} | {key: run[key] for key in keep if key in run})

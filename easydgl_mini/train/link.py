@@ -19,7 +19,7 @@ from .naming import naming_loss
 from .tpple import merge_ties, smoothness, tpple
 
 TOP = (10, 50, 100)
-SAMPLINGS = ("all", "random")
+SAMPLINGS = ("all", "random", "last")
 CHUNK = 1 << 20  # scores made at once when asking, about
 
 
@@ -44,9 +44,9 @@ class Recommender(Estimator):
         Width 64, two layers, two heads, the last 30 events: the paper's for EasyDGL.
     time_unit : float or str
         Times are divided by this (see :meth:`EventLog.histories`); the paper's is hours, days or weeks by dataset.
-    sampling : {"all", "random"}
-        What an epoch is: every history, cut into windows of ``max_len`` events, or one window of each user, drawn anew
-        every epoch.
+    sampling : {"all", "random", "last"}
+        What an epoch is: every history, cut into windows of ``max_len`` events; or one window of each user, drawn anew
+        every epoch; or each user's last events, always the same (the released code's).
     by_length : bool
         Put histories of like length into a batch, and cut its padding to the longest: much less work where most are
         short, and the same but for which histories meet.
@@ -160,7 +160,8 @@ class Recommender(Estimator):
     def _answer(self, log, users, at):
         """Scores (b, items) for the users ``users``, a slice of ``log.users``, at the times ``at`` (b,)."""
         model, device = self._ready()
-        rows = Windows(log, self.max_len, self.time_unit, "last").take(torch.arange(users.start, users.stop))
+        ends = Windows(log, self.max_len, self.time_unit, "last", alone=True)
+        rows = ends.take(torch.arange(users.start, users.stop))
         rows = ask(rows, torch.from_numpy(at / time_scale(self.time_unit)))
         hidden = torch.zeros_like(rows.mask)
         hidden[:, -1] = True
@@ -239,11 +240,6 @@ def before(x, fill):
     return torch.cat([torch.full_like(x[:, :1], fill), x[:, :-1]], 1)
 
 
-def places(length, known):
-    """Places (length,) counted from the end, 0 the last; those beyond ``known``, not trained, take the oldest's."""
-    return torch.arange(length - 1, -1, -1).clamp_max(known - 1)
-
-
 @dataclasses.dataclass(kw_only=True, eq=False)
 class LinkPredictor(Modulated, Recommender):
     r"""Rank all items for a user at any time after their last event.
@@ -276,6 +272,9 @@ class LinkPredictor(Modulated, Recommender):
     clock : {"absolute", "relative"}
         From where the encoded times are counted: see :class:`LinkEncoder`. "relative" makes answers independent of the
         log's zero of time, and trains much faster where histories lie years apart.
+    positions : bool
+        Count places too, from the end of the history, as the released code does: see :class:`LinkEncoder`. The paper
+        has the time alone, to which simultaneous events are all alike.
     **training
         Those of :class:`Training`, :class:`Estimator` and :class:`Modulated`.
 
@@ -301,6 +300,7 @@ class LinkPredictor(Modulated, Recommender):
     item_clusters: list | None = None
     item_scale: float = 1.0
     clock: str = "absolute"
+    positions: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -376,6 +376,7 @@ class _LinkModel(nn.Module):
             settings.dropout,
             settings.item_scale,
             settings.clock,
+            settings.max_len * settings.positions,
             **settings._layer(),
         )
         self.bias = nn.Parameter(torch.zeros(num_items))
@@ -495,17 +496,18 @@ class Windows:
     time_unit : float or str
     sampling : {"all", "random", "last"}
         "all": each history is cut, the most recent piece whole. "random": each user is one sample, whose piece is drawn
-        from (seed, epoch, user) alone, each piece being as likely as another. "last": each user's last events, also of
-        those who have one event only.
+        from (seed, epoch, user) alone, each piece being as likely as another. "last": each user's last events.
+    alone : bool
+        Whether users with a single event are samples too: there is something to ask about them, nothing to learn.
 
     Notes
     -----
     It holds the log and three numbers per sample, however long the padding.
     """
 
-    def __init__(self, log, max_len, time_unit=1.0, sampling="all"):
+    def __init__(self, log, max_len, time_unit=1.0, sampling="all", alone=False):
         starts, ends = log.offsets[log.users], log.offsets[log.users + 1]
-        many = np.where(ends - starts > (0 if sampling == "last" else 1), 1, 0)
+        many = np.where(ends - starts > (0 if alone else 1), 1, 0)
         if sampling == "all":
             many *= -(-(ends - starts) // max_len)
         index = np.repeat(np.arange(len(many)), many)
@@ -524,7 +526,7 @@ class Windows:
     def key(self, ids):
         """What random numbers of samples depend on: the user where a user is a sample, else the sample's number."""
         ids = torch.as_tensor(ids)
-        return torch.from_numpy(self.user[ids.numpy()].astype(np.int64)) if self.sampling == "random" else ids
+        return torch.from_numpy(self.user[ids.numpy()].astype(np.int64)) if self.sampling != "all" else ids
 
     def take(self, ids, seed=0, epoch=0):
         """The samples ``ids`` as :class:`Histories`. An event at a cut keeps its true gap."""
