@@ -141,6 +141,13 @@ def test_places_are_added_to_the_items_and_tell_simultaneous_events_apart():
         torch.testing.assert_close(counting(torch.tensor([[0, 1, 2, 3]]), time, elapsed, mask)[0], expected)
 
 
+def test_places_leave_the_other_weights_where_they_start():
+    plain, counting = (torch.manual_seed(3) and LinkEncoder(torch.tensor([0, 1, 2]), num_places=n) for n in (0, 5))
+    theirs = dict(counting.named_parameters())
+    assert theirs.pop("places.weight").shape == (5, 64) and theirs.keys() == dict(plain.named_parameters()).keys()
+    assert all(torch.equal(theirs[name], parameter) for name, parameter in plain.named_parameters())
+
+
 def test_a_hidden_position_has_an_event_type_of_its_own():
     encoder, (item, time, elapsed, mask) = link_encoder(), a_history()
     hidden = torch.tensor([[False, False, True, False], [False, False, False, True]])

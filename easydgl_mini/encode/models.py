@@ -128,7 +128,6 @@ class LinkEncoder(nn.Module):
         self.items = nn.Embedding(len(item_clusters), dim)
         self.clusters = nn.Embedding(num_clusters, dim)
         self.token = nn.Parameter(torch.empty(dim))  # q(1): stands for an item that is not told
-        self.places = nn.Embedding(num_places, dim) if num_places else None
         self.layers = nn.ModuleList(
             AIAAttention(dim, dim, num_heads, num_clusters, dropout=dropout, **layer) for _ in range(num_layers)
         )
@@ -139,6 +138,7 @@ class LinkEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for parameter in (self.items.weight, self.clusters.weight, self.token):
             nn.init.normal_(parameter, std=0.02)
+        self.places = nn.Embedding(num_places, dim) if num_places else None  # last: the rest starts the same without
         if num_places:
             nn.init.normal_(self.places.weight, std=0.02)
 
