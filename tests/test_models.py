@@ -141,6 +141,16 @@ def test_places_are_added_to_the_items_and_tell_simultaneous_events_apart():
         torch.testing.assert_close(counting(torch.tensor([[0, 1, 2, 3]]), time, elapsed, mask)[0], expected)
 
 
+def test_a_hidden_position_has_its_place_too():
+    encoder, (item, time, elapsed, mask) = link_encoder(num_places=4), (x[:1] for x in a_history())
+    hidden = torch.tensor([[False, False, True, False]])
+    before = encoder(item, time, elapsed, mask, hidden)[0]
+    with torch.no_grad():
+        encoder.places.weight[1] += 1.0  # the last but one; hidden, so nobody's key
+    moved = (encoder(item, time, elapsed, mask, hidden)[0] - before).abs().amax(-1) > 1e-6
+    assert moved.tolist() == [[False, False, True, False]]
+
+
 def test_places_leave_the_other_weights_where_they_start():
     plain, counting = (torch.manual_seed(3) and LinkEncoder(torch.tensor([0, 1, 2]), num_places=n) for n in (0, 5))
     theirs = dict(counting.named_parameters())
